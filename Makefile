@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-spark41 demo notebooks docs package test test-cluster test-s3 test-profiles test-deep conformance soak
+.PHONY: help setup setup-spark41 demo demo-full notebooks docs package test test-rest test-all test-cluster test-s3 test-profiles test-deep conformance soak
 .PHONY: bench-landing bench-quick bench-short bench-tables record lint clean lock
 
 VENV := .venv
@@ -13,6 +13,7 @@ SPARK41 := .cdc_lake/spark41
 SPARK41_STAMP := $(SPARK41)/.installed
 COMPILE = $(UV) pip compile --no-config --quiet --upgrade --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
+PYTEST := pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(if $(TEST_RESULTS),--results $(TEST_RESULTS))
 
 export PATH := $(abspath $(BIN)):$(PATH)
 unexport VIRTUAL_ENV
@@ -28,7 +29,10 @@ setup: $(STAMP) ## Create .venv with all packages, and fetch the jars
 demo: setup ## Run the demo; for Hudi: TABLE_TYPE=hudi-cow or hudi-mor
 	cdc-lake demo $(if $(TABLE_TYPE),--table-type $(TABLE_TYPE))
 
-notebooks: setup ## Execute the notebooks on the demo's lake; draw the charts
+demo-full: setup ## Run the demo with 14 tables that change all the time
+	cdc-lake demo --full $(if $(TABLE_TYPE),--table-type $(TABLE_TYPE))
+
+notebooks: setup ## Execute the notebooks on the full demo's lake; draw the charts
 	python -m notebooks
 
 docs: setup ## Build the documentation in site/
@@ -38,11 +42,17 @@ docs: setup ## Build the documentation in site/
 package: setup ## Build a package for clusters in dist/
 	cdc-lake package
 
-setup-spark41: setup $(SPARK41_STAMP) ## Create the Spark 4.1 environment for `make test`
+setup-spark41: setup $(SPARK41_STAMP) ## Create the Spark 4.1 environment for tests
 	@$(SPARK41)/bin/cdc-lake jars fetch --quiet --profile spark41
 
-test: setup setup-spark41 ## Run all tests in three processes (about 30 minutes)
-	pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+test: setup ## Run the core tests in three processes (8 minutes)
+	$(PYTEST) -m core
+
+test-rest: setup setup-spark41 ## Run the tests that `make test` leaves out (25 minutes)
+	$(PYTEST) -m 'not deep and not core'
+
+test-all: setup setup-spark41 ## Run both in one go (30 minutes)
+	$(PYTEST)
 
 test-cluster: setup ## Run the demo from a package and on a cluster (an hour)
 	pytest -m deep -s -v tests/servers/test_packages.py -k 'package or cluster'

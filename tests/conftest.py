@@ -14,7 +14,7 @@ from cdc_lake.demo.jobs import SMALL_JVM
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.spark.session import build_session
 
-pytest_plugins = ("support.costs",)
+pytest_plugins = ("support.costs", "support.results")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -10,6 +10,8 @@ from support import wire
 from support.events import OPTIONAL_STRING, FakeRegistry, Record, Topic, body, control, framed
 from support.lake import Cases
 
+pytestmark = pytest.mark.core
+
 COLUMNS = {"name": "string", "note": OPTIONAL_STRING}
 ROW = {"name": "a name", "note": "a note"}
 OK = ("ok", None)

@@ -60,6 +60,7 @@ def schema_files(tmp_path: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.core
 def test_every_key_frame_with_every_value_frame_decodes_equally(
     spark: SparkSession, tmp_path: Path, registry: AnyIdRegistry, schema_files: dict[str, Any]
 ) -> None:
@@ -94,7 +95,11 @@ def test_every_key_frame_with_every_value_frame_decodes_equally(
 
 
 @pytest.mark.parametrize(
-    "frame", ["bare", *(pytest.param(frame, marks=pytest.mark.deep) for frame in ("single-object", "id8"))]
+    "frame",
+    [
+        pytest.param("bare", marks=pytest.mark.core),
+        *(pytest.param(frame, marks=pytest.mark.deep) for frame in ("single-object", "id8")),
+    ],
 )
 def test_configured_frame_is_not_guessed(
     spark: SparkSession, tmp_path: Path, registry: AnyIdRegistry, schema_files: dict[str, Any], frame: wire.Frame
@@ -116,6 +121,7 @@ def test_configured_frame_is_not_guessed(
     check_life(lake.fold(), 0)
 
 
+@pytest.mark.core
 def test_unknown_id_in_a_header_does_not_stop_a_bare_topic(
     spark: SparkSession, tmp_path: Path, schema_files: dict[str, Any]
 ) -> None:

@@ -19,6 +19,8 @@ from cdc_lake.decode.key import canonical_key, key_problem
 from cdc_lake.decode.schemas import parse
 from cdc_lake.decode.types import OUT_OF_CALENDAR, type_mapping
 
+pytestmark = pytest.mark.core
+
 EPOCH = dt.datetime(1970, 1, 1)
 MILLIS = connect("long", "io.debezium.time.Timestamp")
 MICROS = connect("long", "io.debezium.time.MicroTimestamp")

@@ -6,6 +6,8 @@ from pyspark.sql import functions as F
 
 from cdc_lake.silver.key_changes import has_key_change_headers, key_change_id
 
+pytestmark = pytest.mark.core
+
 NEW, OLD = "__debezium.newkey", "__debezium.oldkey"
 DELETE = {"headers": [(NEW, b'{"id":2}')], "key": '{"id":1}', "position": [100], "domain": "s/db", "ts_ms": 7}
 INSERT = {**DELETE, "headers": [(OLD, b'{"id":1}')], "key": '{"id":2}'}

@@ -16,6 +16,8 @@ from cdc_lake.fold.stream import PIECES
 from cdc_lake.silver.rows import INHERITED_COLUMNS, RowSchema, changes
 from cdc_lake.spark.literals import of_batch
 
+pytestmark = pytest.mark.core
+
 Plan = Callable[[SparkSession, int], DataFrame]
 
 

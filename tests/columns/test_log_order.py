@@ -11,6 +11,8 @@ from support.lake import by_offset, decided
 
 from cdc_lake.bronze.log_order import LastRecord, with_log_order
 
+pytestmark = pytest.mark.core
+
 COLUMNS = {"name": ["null", "string"]}
 
 

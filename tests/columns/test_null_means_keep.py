@@ -11,6 +11,8 @@ from support.events import PLACEHOLDER, decimal
 from cdc_lake.decode.schemas import parse
 from cdc_lake.silver.unavailable import unavailable
 
+pytestmark = pytest.mark.core
+
 NUMBERS = {"type": "array", "items": decimal(4, 2)}
 FIELDS = {name: parse(json.dumps(kind)) for name, kind in {"n": "int", "body": "string", "numbers": NUMBERS}.items()}
 ROW = "struct<n: int, body: string, numbers: array<decimal(4,2)>>"

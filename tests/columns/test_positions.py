@@ -9,6 +9,8 @@ from pyspark.sql import Row, SparkSession
 from support.events import OPTIONAL_STRING, FakeRegistry, Record, Topic, body, framed
 from support.lake import Cases
 
+pytestmark = pytest.mark.core
+
 COLUMNS = {"name": OPTIONAL_STRING}
 MYSQL = {"server_id": 223344, "file": "mysql-bin.000999", "pos": 154, "row": 2}
 SQL_SERVER = {

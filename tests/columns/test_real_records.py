@@ -18,6 +18,8 @@ from cdc_lake.silver.events import events, sent_columns
 from cdc_lake.silver.evolution import evolve_layout
 from cdc_lake.silver.key_changes import key_change_id
 
+pytestmark = pytest.mark.core
+
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "debezium"
 UNSENT = {"unavailable": True}
 

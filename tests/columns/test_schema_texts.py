@@ -62,6 +62,7 @@ def check(spark: SparkSession, schema: WriterSchema) -> None:
             spark._jvm.org.apache.avro.Schema.Parser().parse(avro.wrapped_schema(schema.tree))  # type: ignore[union-attr]
 
 
+@pytest.mark.core
 @seed(42)
 @settings(max_examples=300, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(TEXTS)
@@ -69,7 +70,9 @@ def test_generated_schema_is_refused_or_accepted_by_the_jvm(spark: SparkSession,
     check(spark, WriterSchema(text))
 
 
-@pytest.mark.parametrize("number", [10, pytest.param(400, marks=pytest.mark.deep)])
+@pytest.mark.parametrize(
+    "number", [pytest.param(10, marks=pytest.mark.core), pytest.param(400, marks=pytest.mark.deep)]
+)
 def test_corrupted_schema_is_refused_or_accepted_by_the_jvm(spark: SparkSession, number: int) -> None:
     for one in range(number):
         rng = random.Random(one)

@@ -13,6 +13,8 @@ from .export import check, dump
 from .log import Deletes, Log, LogError, load
 from .rows import expected_rows
 
+pytestmark = pytest.mark.core
+
 LOGS = {log.log: log for log in load()}
 EVENT = "  events: [{op: c, position: 1, ts: 1, values: {n: 1}}]\n"
 

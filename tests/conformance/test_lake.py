@@ -1,4 +1,4 @@
-"""A quick part of the kit: the logs that share a table, in one batch, in Delta. `make conformance` runs all of it.
+"""A quick part of the kit: the logs that share a table, in one batch. `make conformance` runs all of it.
 
 tests/rules tests effects between batches, in every cut.
 """
@@ -19,9 +19,9 @@ from .log import Deletes, Shape, load
 @pytest.mark.parametrize(
     ("table_type", "deletes", "shape"),
     [
-        ("delta", "hard", "flat"),
+        pytest.param("delta", "hard", "flat", marks=pytest.mark.core),
+        pytest.param("hudi-cow", "soft", "flat", marks=pytest.mark.core),
         pytest.param("delta", "soft", "envelope", marks=pytest.mark.deep),
-        pytest.param("hudi-cow", "soft", "flat", marks=pytest.mark.deep),
         pytest.param("hudi-mor", "hard", "envelope", marks=pytest.mark.deep),
     ],
 )
@@ -38,13 +38,29 @@ def test_logs_sharing_a_table_match_the_reference(
     assert len(results) > 100
 
 
-@pytest.mark.deep
+OF_BROKEN_RULES = {
+    "T4-key-change",
+    "T4-insert-before-delete",
+    "late-update",
+    "O2-change-behind-incremental-row",
+    "O8-replay-behind-a-delete",
+    "O12-kafka-time-steps-back",
+}
+"""Logs that share a table, and that tests/mutations names for rules on what silver remembers between batches."""
+SHORT, LONG = {"K8-another-primary-key", "missing-row-and-a-replay"}, {"T4-replay-that-closes-a-second-life"}
+
+
 @pytest.mark.parametrize(
-    "names",
-    [{"K8-another-primary-key", "missing-row-and-a-replay"}, {"T4-replay-that-closes-a-second-life"}],
-    ids=["short", "long"],
+    ("table_type", "names"),
+    [
+        pytest.param("delta", OF_BROKEN_RULES, marks=pytest.mark.core, id="delta-broken-rules"),
+        *(
+            pytest.param(table_type, names, marks=pytest.mark.deep, id=f"{table_type}-{kind}")
+            for table_type in get_args(TableType)
+            for kind, names in (("short", SHORT), ("long", LONG))
+        ),
+    ],
 )
-@pytest.mark.parametrize("table_type", get_args(TableType))
 def test_logs_cut_into_one_event_batches_match_the_reference(
     spark: SparkSession, tmp_path: Path, table_type: TableType, names: set[str]
 ) -> None:

@@ -8,6 +8,8 @@ from settings_page import examples, page
 
 from cdc_lake.config import CatalogConfig, load_config
 
+pytestmark = pytest.mark.core
+
 PAGE = page("how-to/catalogs.md")
 EXAMPLES = examples(PAGE)
 SETTINGS = dict(re.findall(r"^\| `catalog\.(\w+)` \| ([^|]*) \|", PAGE, re.MULTILINE))

@@ -1,8 +1,11 @@
 """docs/reference/compatibility.md matches cdc_lake/spark/versions.py and the stored test results."""
 
+import pytest
 from profiles.page import read_results
 
 from cdc_lake.spark.versions import PROFILES
+
+pytestmark = pytest.mark.core
 
 
 def test_every_profile_was_run_without_failures() -> None:

@@ -11,6 +11,8 @@ from settings_page import examples, page, settings
 
 from cdc_lake.config import Config, EmrConfig, load_config
 
+pytestmark = pytest.mark.core
+
 PAGE = page("how-to/emr.md")
 EXAMPLES = examples(PAGE)
 

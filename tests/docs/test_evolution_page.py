@@ -1,6 +1,9 @@
 """docs/reference/evolution.md has the outcome that the code computes for each change."""
 
+import pytest
 from support.schema_changes import CHANGES, POLICIES, outcome
+
+pytestmark = pytest.mark.core
 
 
 def test_freeze_stops_every_change_that_evolve_applies() -> None:

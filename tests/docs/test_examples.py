@@ -9,6 +9,8 @@ import yaml
 
 from cdc_lake.config import Config, load_config
 
+pytestmark = pytest.mark.core
+
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 BLOCKS = [(page, *block) for page in sorted(DOCS.rglob("*.md")) for block in BLOCK.findall(page.read_text("utf-8"))]

@@ -6,6 +6,8 @@ import pytest
 from pages import DOCS, PART, PARTS, WHOLE, WITH_PARTS, current
 from pages.errors import classes
 
+pytestmark = pytest.mark.core
+
 
 @pytest.mark.parametrize("page", [*WHOLE, *WITH_PARTS], ids=lambda page: str(page.relative_to(DOCS)))
 def test_page_is_current(page: Path) -> None:

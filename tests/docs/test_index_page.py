@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.core
+
 CHECKOUT = Path(__file__).parents[2]
 DOCS = CHECKOUT / "docs"
 INDEX = DOCS / "index.md"

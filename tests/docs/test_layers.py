@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.core
+
 CHECKOUT = Path(__file__).parents[2]
 PACKAGE = CHECKOUT / "cdc_lake"
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.core
+
 CHECKOUT = Path(__file__).parents[2]
 PAGES = sorted([*(CHECKOUT / "docs").rglob("*.md"), CHECKOUT / "CONTRIBUTING.md", CHECKOUT / "README.md"])
 NAMED = re.compile(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.(?:py|sql))`")

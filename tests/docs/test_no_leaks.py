@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.core
+
 CHECKOUT = Path(__file__).parents[2]
 INDEX = re.compile(r"https?://[^\s\"'`<>)]*(?:maven|pypi|pythonhosted|npmjs|crates)[^\s\"'`<>)]*", re.IGNORECASE)
 NO_INDEX = re.compile(r"https?://(?:127\.0\.0\.1|localhost|[\w.]+\.invalid|ant\.apache\.org/ivy/maven$)")

@@ -12,6 +12,8 @@ from cdc_lake.cli.quarantine import app
 from cdc_lake.config import load_config
 from cdc_lake.sinks import dead_letters
 
+pytestmark = pytest.mark.core
+
 PAGE = page("how-to/quarantine.md")
 
 

@@ -17,6 +17,8 @@ from cdc_lake.cli.app import app
 from cdc_lake.cli.demo import print_result
 from cdc_lake.demo.result import DemoResult, GoldResult, TableResult
 
+pytestmark = pytest.mark.core
+
 CHECKOUT = Path(__file__).parents[2]
 README = CHECKOUT / "README.md"
 MAX_LINES, MAX_WIDTH = 120, 140

@@ -3,11 +3,14 @@
 import re
 from pathlib import Path
 
+import pytest
 import typer.main
 from settings_page import examples, page
 
 from cdc_lake.cli.app import app
 from cdc_lake.config import DatabaseConfig, load_config
+
+pytestmark = pytest.mark.core
 
 PAGE = page("how-to/reconcile.md")
 

@@ -9,6 +9,8 @@ from settings_page import examples, page, settings
 
 from cdc_lake.config import RegistryConfig, load_config
 
+pytestmark = pytest.mark.core
+
 PAGE = page("how-to/registries.md")
 EXAMPLES = examples(PAGE)
 

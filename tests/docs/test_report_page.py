@@ -2,9 +2,12 @@
 
 import re
 
+import pytest
 from pages import CHECKOUT, DOCS
 
 from cdc_lake.runs.report import COUNTS, PHASES, RUN_PHASES, Report
+
+pytestmark = pytest.mark.core
 
 PAGE = DOCS / "reference" / "report.md"
 EXAMPLE = re.compile(r"^```json\n(.*?)\n```$", re.DOTALL | re.MULTILINE)

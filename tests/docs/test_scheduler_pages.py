@@ -4,9 +4,12 @@ import ast
 import re
 from typing import Any
 
+import pytest
 import yaml
 from pages.errors import classes
 from settings_page import examples, page
+
+pytestmark = pytest.mark.core
 
 RETRYABLE = sorted({error.exit_code for error in classes() if error.retryable})
 

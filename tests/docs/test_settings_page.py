@@ -7,6 +7,8 @@ from settings_page import examples, page
 
 from cdc_lake.config import Config, load_config
 
+pytestmark = pytest.mark.core
+
 EXAMPLES = examples(page("reference/settings.md"))
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.core
+
 CHECKOUT = Path(__file__).parents[2]
 DOCS = CHECKOUT / "docs"
 LOADING = {"script": "src", "img": "src", "iframe": "src", "source": "src", "object": "data", "link": "href"}

@@ -1,9 +1,12 @@
 """docs/reference/types.md has every type. It is generated (test_generated_pages)."""
 
+import pytest
 from support.source_types import SOURCES
 from support.types_page import PAGE
 
 from cdc_lake.decode.types import RULES
+
+pytestmark = pytest.mark.core
 
 
 def test_page_lists_every_named_type_and_source() -> None:

@@ -17,6 +17,8 @@ from pages.commands import _leaves as commands
 
 from cdc_lake.cli.app import app
 
+pytestmark = pytest.mark.core
+
 CHECKOUT = DOCS.parent
 REPLACED = (
     *("anew", "mend", "mended", "mends", "whatever", "beside", "neighbours?", "neighbors?", "held in", "is told"),

@@ -13,6 +13,8 @@ from cdc_lake.sinks.kafka import KafkaSink
 from cdc_lake.sources.kafka import Broker
 from cdc_lake.sources.logs import Span
 
+pytestmark = pytest.mark.core
+
 NOWHERE = "127.0.0.1:9"
 
 

@@ -181,6 +181,7 @@ def test_unwritable_lake_is_refused_before_reading(
     assert not [path for path in here.root.rglob("*") if "_access" in path.name]
 
 
+@pytest.mark.core
 def test_recreated_topic_stops_and_accept_loss_continues(landed: Bronze, monkeypatch: pytest.MonkeyPatch) -> None:
     landed.broker.recreate(landed.name)
 
@@ -261,7 +262,8 @@ def test_truncated_log_continues_as_a_new_generation(landed: Bronze) -> None:
     assert coordinates(landed.rows()) == [*LANDED, (1, 0, 1), (1, 1, 1)]
 
 
-@pytest.mark.parametrize("end", [5, 2])  # after the offsets that bronze read, and before them
+# after the offsets that bronze read, and before them
+@pytest.mark.parametrize("end", [pytest.param(5, marks=pytest.mark.core), 2])
 def test_refilled_log_stops_then_lands_its_new_records(
     landed: Bronze, monkeypatch: pytest.MonkeyPatch, end: int
 ) -> None:

@@ -94,6 +94,7 @@ def test_on_error_stop_exits_30_without_a_commit(spark: SparkSession, tmp_path: 
     assert not lake.table("bronze").exists()
 
 
+@pytest.mark.core
 def test_max_quarantined_exits_30_after_commit(spark: SparkSession, tmp_path: Path, registry: AnyIdRegistry) -> None:
     lake = Lake(spark, tmp_path, registry, quality={"max_quarantined": "0"})
     send(lake, 2, event("c", row(1, "one"), 1))

@@ -95,6 +95,7 @@ def check_stopped(reports: Sequence[TableReport], policy: str) -> None:
         assert "; ".join(refused) in stopped.error.message
 
 
+@pytest.mark.core
 @pytest.mark.hudi
 def test_all_changes_together_stop_if_frozen_and_else_apply(spark: SparkSession, tmp_path: Path) -> None:
     place = EvolvingLake(spark, tmp_path, TOGETHER, *TABLE_TYPES)

@@ -205,6 +205,7 @@ def test_incremental_refresh_of_all_models_equals_full_refresh(
     check(spark, tmp_path, table_type, seed, list(MODELS), times=3)
 
 
+@pytest.mark.core
 def test_emptied_groups_and_closed_windows_are_refreshed(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, tmp_path, "delta", ["sliding"])
     lake.change(SALE, {1: (1, 1, START, Decimal(5)), 2: (2, 2, START, Decimal(7))})

@@ -10,6 +10,8 @@ from support.converters import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, AnyIdRegis
 
 from cdc_lake.decode.records import avro_schema, schema_text, spark_refusal
 
+pytestmark = pytest.mark.core
+
 
 def flat(name: str = f"{TABLE.name}.Value", **columns: Any) -> dict[str, Any]:
     return {"type": "record", "name": name, "fields": [{"name": n, "type": t} for n, t in columns.items()]}

@@ -91,6 +91,13 @@ def kind(request: pytest.FixtureRequest) -> HudiType:
     return found
 
 
+CORE_ON_MOR = pytest.mark.parametrize(
+    "kind",
+    [pytest.param("cow", marks=pytest.mark.deep), pytest.param("mor", marks=pytest.mark.core)],
+    indirect=True,
+)
+
+
 @pytest.fixture(scope="module")
 def merged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, kind: HudiType) -> Merged:
     table = HudiTable(spark, str(tmp_path_factory.mktemp("merged") / "table"), kind=kind)
@@ -132,6 +139,8 @@ def test_missing_table_has_no_progress(table: HudiTable) -> None:
     assert table.progress() is None
 
 
+@pytest.mark.core
+@pytest.mark.parametrize("kind", ["cow", "mor"], indirect=True)
 def test_merge_creates_updates_keeps_deletes_and_inserts(merged: Merged) -> None:
     table, (first, second), _ = merged
 
@@ -203,6 +212,7 @@ def test_new_columns_are_added_in_the_first_commit_with_them(spark: SparkSession
     assert {row["id"]: row["added"] for row in read_back(copied)} == {1: None, 3: 7, 4: None}
 
 
+@CORE_ON_MOR
 def test_values_of_every_type_round_trip(spark: SparkSession, table: HudiTable) -> None:
     """Written by bulk insert, and copied to another file by the upsert of another row, which are two code paths."""
     made = """
@@ -300,6 +310,7 @@ def test_commit_of_another_run_is_detected(spark: SparkSession, merged: Merged) 
         late._committed(step(2))
 
 
+@CORE_ON_MOR
 @pytest.mark.parametrize("ahead", [2.0, 7200.0])
 def test_write_delays_for_its_clock_or_exits_10(
     spark: SparkSession, copied: HudiTable, monkeypatch: pytest.MonkeyPatch, ahead: float
@@ -319,6 +330,7 @@ def test_write_delays_for_its_clock_or_exits_10(
         assert waited == [pytest.approx(ahead, abs=0.1)]
 
 
+@CORE_ON_MOR
 def test_write_that_loses_a_race_exits_40(
     spark: SparkSession, copied: HudiTable, kind: HudiType, tmp_path: Path
 ) -> None:

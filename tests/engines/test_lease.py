@@ -29,6 +29,8 @@ from cdc_lake.silver.run import run_silver
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.storage.local import LocalFiles
 
+pytestmark = pytest.mark.core
+
 TABLE = "pagila.public.film"
 HOUR_MS = 3_600_000
 

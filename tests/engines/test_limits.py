@@ -51,6 +51,7 @@ def of(key: int, name: str = "") -> bytes:
     return wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, event("c", row(key, name), key)))
 
 
+@pytest.mark.core
 def test_large_record_is_quarantined_without_its_bytes(spark: SparkSession, tmp_path: Path) -> None:
     registry = numbered_registry()
     lake = Lake(spark, tmp_path, registry, read={"max_record_bytes": LIMIT})
@@ -74,6 +75,7 @@ def test_large_record_is_quarantined_without_its_bytes(spark: SparkSession, tmp_
     assert "frame: too_large: value: " in again.warnings[0]
 
 
+@pytest.mark.core
 def test_ids_and_layouts_beyond_the_limits_are_quarantined(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

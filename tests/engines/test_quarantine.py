@@ -144,6 +144,7 @@ def test_selected_records_are_replayed_and_others_stay(here: QuarantineLake) -> 
     )
 
 
+@pytest.mark.core
 def test_quarantine_commands_from_list_to_drop_fit_80_columns(
     here: QuarantineLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

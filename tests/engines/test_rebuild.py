@@ -151,6 +151,7 @@ def damaged(place: RebuildLake) -> DeltaTable:
     return silver
 
 
+@pytest.mark.core
 def test_rebuild_asks_and_writes_what_it_showed(
     place: RebuildLake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -253,6 +254,7 @@ def test_rebuild_until_an_offset_continues_from_there(place: RebuildLake) -> Non
     assert (place.rows(), place.remembered()) == (rows, remembered)
 
 
+@pytest.mark.core
 def test_rebuild_without_full_history_is_refused_unless_seeded(place: RebuildLake, spark: SparkSession) -> None:
     rows = place.rows()
     spark.sql(f"DELETE FROM delta.`{place.root}/bronze/{FOLDER}` WHERE batch = 1").collect()

@@ -35,6 +35,7 @@ def send(lake: Lake, key: int, key_id: int, value_id: int, text: str = VALUE_TEX
     lake.send_numbered(key, wire.avro(text, wire.filled(schema, change)), value_id, key_id=key_id)
 
 
+@pytest.mark.core
 def test_schema_names_in_headers_open_no_other_file(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -154,6 +155,7 @@ def test_other_tables_schema_is_quarantined_even_if_it_decodes(
     assert 7 not in rows
 
 
+@pytest.mark.core
 def test_id_with_two_fitting_meanings_is_quarantined(changed: Changed) -> None:
     problems, rows = changed
 

@@ -20,6 +20,8 @@ from cdc_lake.spark.session import planned_for
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.storage.local import LocalFiles
 
+pytestmark = pytest.mark.core
+
 
 @dataclass
 class Doing(Work):

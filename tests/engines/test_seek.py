@@ -228,6 +228,7 @@ def test_seek_forward_records_a_gap_only_for_unread_offsets(spark: SparkSession,
     assert here.places() == [(0, 3), (0, 4), (0, 5), (0, 7)]
 
 
+@pytest.mark.core
 def test_seek_shows_its_effect_and_needs_confirmation(
     spark: SparkSession, tmp_path: Path, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -187,6 +187,7 @@ def test_unknown_key_error_shows_an_existing_key(spark: SparkSession, folded: Pa
         story(config(folded), topic.table, key, spark)
 
 
+@pytest.mark.core
 def test_status_reports_the_lag_of_each_layer(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
     lake = Lake(spark, tmp_path, topic)
     then_ms = round(time.time() * 1000) - 60_000

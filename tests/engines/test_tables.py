@@ -82,6 +82,7 @@ def test_missing_table_has_no_progress(table: DeltaLakeTable) -> None:
     assert table.progress() is None
 
 
+@pytest.mark.core
 def test_rows_and_progress_are_one_commit(appended: Appended) -> None:
     table, commits, given = appended
 
@@ -152,6 +153,7 @@ def test_table_whose_last_progress_was_cleaned_up_is_data_loss(spark: SparkSessi
         table.progress()
 
 
+@pytest.mark.core
 def test_restore_recovers_progress_and_reuses_no_commit_number(spark: SparkSession, copied: DeltaLakeTable) -> None:
     restore(copied, "VERSION AS OF 0")
     spark.sql(f"ALTER TABLE delta.`{copied.path}` SET TBLPROPERTIES ('a' = 'b')")
@@ -270,6 +272,7 @@ def test_commit_settings_do_not_leak_into_the_session(spark: SparkSession, table
     assert table.progress().commit == 1  # type: ignore[union-attr]
 
 
+@pytest.mark.core
 def test_second_append_with_the_same_commit_number_is_locked(
     spark: SparkSession, appended: Appended, copied: DeltaLakeTable
 ) -> None:
@@ -282,6 +285,7 @@ def test_second_append_with_the_same_commit_number_is_locked(
     assert settings_left(spark) == []
 
 
+@pytest.mark.core
 def test_second_merge_with_the_same_commit_number_is_locked(spark: SparkSession, copied: DeltaLakeTable) -> None:
     change = spark.createDataFrame([(1, 11, "a", [], False)], CHANGE)
     other = spark.createDataFrame([(1, 99, "b", [], False)], CHANGE)
@@ -298,6 +302,7 @@ def test_append_with_an_old_commit_number_is_locked(spark: SparkSession, copied:
     assert set(held(copied)) == {1, 2, 3}
 
 
+@pytest.mark.core
 def test_merge_updates_keeps_deletes_and_inserts_rows(spark: SparkSession, table: DeltaLakeTable) -> None:
     stored = [(number, number * 10, f"text {number}") for number in range(1, 6)]
     table.append(spark.createDataFrame(stored, "id int, n int, text string"), bronze(1))
@@ -329,6 +334,7 @@ def test_null_in_a_key_matches(spark: SparkSession, table: DeltaLakeTable) -> No
     assert held(table) == {1: (None, "b")}
 
 
+@pytest.mark.core
 def test_merge_adds_new_columns_in_its_own_commit(spark: SparkSession, copied: DeltaLakeTable) -> None:
     schema = CHANGE.replace("text string", "text string, `Order Date` int, deep array<struct<a: int>>").replace(
         "Order Date", "Order_Date"
@@ -348,6 +354,7 @@ def test_merge_adds_new_columns_in_its_own_commit(spark: SparkSession, copied: D
     ]
 
 
+@pytest.mark.core
 def test_overwrite_replaces_rows_and_schema_and_keeps_history(spark: SparkSession, copied: DeltaLakeTable) -> None:
     ours = bronze(4)
 

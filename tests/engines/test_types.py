@@ -338,6 +338,7 @@ def test_union_of_several_types_is_refused(kind: Any) -> None:
         type_mapping(parse(json.dumps(kind)))
 
 
+@pytest.mark.core
 def test_number_out_of_range_quarantines_only_its_record(spark: SparkSession) -> None:
     topic = Topic({"narrow": ["null", decimal(4, 2)], "wide": ["null", decimal(64, 0)], "variable": ["null", VARIABLE]})
     changes = [
@@ -357,6 +358,7 @@ def test_number_out_of_range_quarantines_only_its_record(spark: SparkSession) ->
     ]
 
 
+@pytest.mark.core
 def test_number_with_too_many_digits_quarantines_its_record(spark: SparkSession) -> None:
     wide = decimal(64, 0)
     inner = {"type": "record", "name": "Inner", "fields": [{"name": "wide", "type": ["null", wide]}]}

@@ -13,6 +13,8 @@ from cdc_lake.runs.expectations import with_unmet
 from cdc_lake.silver.append import _derived
 from cdc_lake.silver.conditional_deletes import with_deletes
 
+pytestmark = pytest.mark.core
+
 ENVIRONMENT = "'java.lang.System', 'getenv', 'HOME'"
 QUERIES = {
     "reflect": f"SELECT kind, /* '' */ ReFlect({ENVIRONMENT}) AS x FROM thing",

@@ -21,6 +21,8 @@ from cdc_lake.embedded.postgres import Postgres, program
 from cdc_lake.embedded.server import Site
 from cdc_lake.spark.jars import cache_folder, lock_file, read_lock
 
+pytestmark = pytest.mark.core
+
 Services = dict[str, dict[str, Any]]
 COMPOSE = INFRA / "compose"
 JARS = read_lock(lock_file("embedded"))

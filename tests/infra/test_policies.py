@@ -25,6 +25,8 @@ from cdc_lake.config import Config, LakeConfig, StorageConfig, TableConfig
 from cdc_lake.runs.context import lake_of
 from cdc_lake.runs.report import Report
 
+pytestmark = pytest.mark.core
+
 REASONS = {
     "OnlyOverTls": "it denies all access without TLS, to everyone, in its own bucket",
     "AccountDecides": "a key's policy covers that key only; without this statement the key has no administrator",

@@ -12,6 +12,8 @@ from cdc_lake.config import Config
 from cdc_lake.emr import open_target
 from cdc_lake.emr.model import emr_settings, submission
 
+pytestmark = pytest.mark.core
+
 FLAGS = {
     "bronze": ["--table", "a.*"],
     "silver": ["--table", "a.*"],

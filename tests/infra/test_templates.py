@@ -37,6 +37,8 @@ from cdc_lake.runs.context import lake_of
 from cdc_lake.spark.jars import read_lock
 from cdc_lake.spark.session import SPARK_DEFAULTS
 
+pytestmark = pytest.mark.core
+
 MOST_BYTES = 1_000_000
 """Limit for a template in a bucket. A template in a request may have 51,200 bytes."""
 VERSION = f"s3://{LAKE}-artifacts/cdc_lake/0.1.0"

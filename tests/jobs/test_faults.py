@@ -252,7 +252,10 @@ SLICE = {"silver.after_side:batch=2": killed, "bronze.after_append:batch=2": cop
 @pytest.mark.parametrize(
     ("layer", "failpoint", "kill"),
     [
-        *((failpoint.split(".")[0], failpoint, kill) for failpoint, kill in SLICE.items()),
+        *(
+            pytest.param(failpoint.split(".")[0], failpoint, kill, marks=[pytest.mark.core] if kill is killed else [])
+            for failpoint, kill in SLICE.items()
+        ),
         *(
             pytest.param(failpoint.split(".")[0], failpoint, killed, marks=pytest.mark.deep)
             for failpoint in PLACES

@@ -62,6 +62,7 @@ def test_dead_jvm_exits_1_and_finished_tables_are_reported(tmp_path: Path) -> No
     assert reported_tables(tmp_path) == {TABLE: "ok", LARGE: "failed", LAST: "waiting"}
 
 
+@pytest.mark.core
 def test_reconcile_with_a_dead_jvm_writes_its_report(tmp_path: Path) -> None:
     tables = ["shop.public.item", "shop.public.order"]
     for table in tables:

@@ -65,6 +65,7 @@ def start_session(folder: Path, **variables: str) -> dict[str, Any]:
     return said
 
 
+@pytest.mark.core
 def test_short_jvm_takes_default_options_then_user_options(tmp_path: Path) -> None:
     said = start_session(tmp_path, SPARK_SUBMIT_OPTS="-XX:ReservedCodeCacheSize=100m")
 

@@ -44,6 +44,7 @@ def tables(lake: Path) -> list[Path]:
     return [log.parent.relative_to(lake) for log in lake.rglob("_delta_log")]
 
 
+@pytest.mark.core
 def test_jobs_exit_0_and_print_and_store_their_reports(
     submit: Submit, call: Submit, stack: Stack, topic: str, lake: Path
 ) -> None:
@@ -65,6 +66,7 @@ def test_jobs_exit_0_and_print_and_store_their_reports(
     assert sorted(map(str, tables(lake))) == ["bronze/submitted/public/thing", "silver/submitted/public/thing"]
 
 
+@pytest.mark.core
 def test_gold_refreshes_the_bundled_model_once(call: Submit, lake: Path) -> None:
     """Silver of one film that was rented and paid for twice, and of one that was deleted."""
     silver = {
@@ -97,6 +99,7 @@ def test_gold_refreshes_the_bundled_model_once(call: Submit, lake: Path) -> None
     assert "Traceback" not in made.said + again.said
 
 
+@pytest.mark.core
 def test_unknown_model_exits_2_before_spark_starts(call: Submit, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "build_session", None)
 
@@ -112,6 +115,7 @@ def read_json(file: Path) -> dict[str, object]:
     return content
 
 
+@pytest.mark.core
 def test_unknown_topic_exits_2_and_names_the_nearest(call: Submit, stack: Stack, topic: str) -> None:
     asked = topic.replace("thing", "thingy")
 
@@ -122,6 +126,7 @@ def test_unknown_topic_exits_2_and_names_the_nearest(call: Submit, stack: Stack,
     assert "Traceback" not in done.said
 
 
+@pytest.mark.core
 def test_silver_without_bronze_exits_2_and_names_the_bronze_job(call: Submit) -> None:
     done = call("silver", "--table", "submitted.public.thing")
 
@@ -131,6 +136,7 @@ def test_silver_without_bronze_exits_2_and_names_the_bronze_job(call: Submit) ->
     assert "Traceback" not in done.said
 
 
+@pytest.mark.core
 def test_unavailable_broker_exits_10_and_is_named(call: Submit, closed_port: int, lake: Path) -> None:
     done = call(
         *("bronze", "--table", "submitted.public.thing"),
@@ -146,6 +152,7 @@ def test_unavailable_broker_exits_10_and_is_named(call: Submit, closed_port: int
     assert not lake.exists()
 
 
+@pytest.mark.core
 def test_unavailable_registry_exits_10_without_a_commit(
     call: Submit, stack: Stack, topic: str, closed_port: int, lake: Path
 ) -> None:
@@ -163,6 +170,7 @@ def test_unavailable_registry_exits_10_without_a_commit(
     assert tables(lake) == []
 
 
+@pytest.mark.core
 def test_servers_never_started_exit_2_and_name_stack_up(call: Submit) -> None:
     done = call("bronze", "--table", "submitted.public.thing")
 
@@ -170,6 +178,7 @@ def test_servers_never_started_exit_2_and_name_stack_up(call: Submit) -> None:
     assert "run `cdc-lake stack up`" in done.said
 
 
+@pytest.mark.core
 def test_unknown_key_exits_2_and_is_named_with_its_file(call: Submit, tmp_path: Path) -> None:
     file = tmp_path / "mine.yml"
     file.write_text("kafka:\n  bootstrap_server: localhost:9092\n")
@@ -182,6 +191,7 @@ def test_unknown_key_exits_2_and_is_named_with_its_file(call: Submit, tmp_path: 
     assert "Traceback" not in done.said
 
 
+@pytest.mark.core
 def test_missing_configuration_file_exits_2_and_is_named(call: Submit, tmp_path: Path) -> None:
     done = call("silver", "--table", "t", "--config", str(tmp_path / "absent.yml"))
 
@@ -190,6 +200,7 @@ def test_missing_configuration_file_exits_2_and_is_named(call: Submit, tmp_path:
     assert "--config" in done.said
 
 
+@pytest.mark.core
 def test_unknown_flag_exits_2_before_spark_starts(call: Submit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "build_session", None)
 
@@ -199,6 +210,7 @@ def test_unknown_flag_exits_2_before_spark_starts(call: Submit, monkeypatch: pyt
     assert "--tabel" in done.said
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(("layer", "what"), [("bronze", "--table"), ("silver", "--table"), ("gold", "--model")])
 def test_help_works_without_spark(layer: str, what: str) -> None:
     program = (

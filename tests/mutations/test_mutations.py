@@ -43,6 +43,7 @@ def test_unbroken_copy_passes_all_named_tests(tmp_path: Path, name: str) -> None
     assert ended.returncode == 0, ended.stdout
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("name", PATCHES)
 def test_every_patch_applies_to_the_code(name: str) -> None:
     """Most patches run rarely, so check with every change that they still apply."""
@@ -53,5 +54,6 @@ def test_every_patch_applies_to_the_code(name: str) -> None:
         assert f"def {test}" in (CHECKOUT / file).read_text()
 
 
+@pytest.mark.core
 def test_at_least_twenty_rules_are_broken() -> None:
     assert len(PATCHES) >= 20

@@ -23,6 +23,8 @@ from rules.arrow_table import STREAM, ArrowTable, Row, event_row, folded
 from rules.test_histories import wrong_rows
 from rules.test_kit import LOGS, wrong_in
 
+pytestmark = pytest.mark.core
+
 KIT = [log for log in LOGS if "null_means_keep" not in log.settings]
 SEEDS = range(25)
 WHOLE = 1_000_000

@@ -15,6 +15,8 @@ from rules.test_histories import wrong_rows
 from rules.test_kit import LOGS, wrong_in
 from rules.test_moves import HOLDERS, RELATIVES, connected_keys, wrong_holders
 
+pytestmark = pytest.mark.core
+
 Edits = Sequence[tuple[str, str]]
 """Texts and their replacements."""
 

@@ -7,6 +7,8 @@ import pytest
 
 from cdc_lake.fold.rules import Event, Order, State, step
 
+pytestmark = pytest.mark.core
+
 
 class E(NamedTuple):
     """An event of a case's log: `op`, position and time in the source, marker."""

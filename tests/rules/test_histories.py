@@ -11,6 +11,8 @@ from support.histories import COLUMNS, batches, random_log
 from rules.arrow_table import ArrowTable
 from rules.table import Table, batches_as_seen
 
+pytestmark = pytest.mark.core
+
 HISTORIES_OF_A_LOG = 6
 SEEDS_OF_A_TEST = 250
 

@@ -12,6 +12,8 @@ from conformance.rows import Found, differences, expected_rows
 from rules.arrow_table import ArrowTable
 from rules.table import Record, Table, batches_as_seen
 
+pytestmark = pytest.mark.core
+
 LOGS = [log for log in load() if log.stops is None]
 SPLITS: tuple[Split, ...] = get_args(Split)
 

@@ -12,6 +12,8 @@ from cdc_lake.fold import key_changes
 from cdc_lake.fold.key_changes import EndedLifetime
 from rules.arrow_table import key_change_name
 
+pytestmark = pytest.mark.core
+
 
 def at(position: int) -> str | None:
     """The id of a key change with a log position."""

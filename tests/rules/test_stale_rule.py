@@ -4,6 +4,8 @@ import pytest
 
 from cdc_lake.fold.rules import Order, is_stale
 
+pytestmark = pytest.mark.core
+
 LAST = Order([10], "d", 100)
 
 

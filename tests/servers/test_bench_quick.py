@@ -48,6 +48,7 @@ def row(key: int, amount: float) -> dict[str, object]:
     }
 
 
+@pytest.mark.core
 def test_missing_extra_and_changed_rows_count_as_wrong() -> None:
     sent = [
         {"seq": 1, "deleted": False, **row(1, 1.0)},

@@ -21,6 +21,9 @@ from cdc_lake.demo.comparer import Comparison, Difference, compare, main
 from cdc_lake.demo.proof import gold_result
 from cdc_lake.reconcile.catalogue import LIKE_PLACEHOLDER, QUARANTINED_KEY, ZONE_WITH_SECONDS, read_tables
 
+pytestmark = pytest.mark.core
+
+
 Row = dict[str, Any]
 Change = Callable[[list[Row]], None]
 

@@ -90,6 +90,7 @@ def ended(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Ended:
     return run_on(stack, tmp_path_factory.mktemp("demo") / "made by the demo")
 
 
+@pytest.mark.core
 def test_demo_exits_0_and_last_line_is_the_result(ended: Ended) -> None:
     result = ended.result
     assert set(result) == {
@@ -106,6 +107,7 @@ def test_demo_exits_0_and_last_line_is_the_result(ended: Ended) -> None:
     assert set(result["stream"]) == set(SMALL_FLOOR)
 
 
+@pytest.mark.core
 def test_demo_finds_no_difference(ended: Ended) -> None:
     assert (ended.result["differences"], ended.result["samples"], ended.result["too_few"]) == (0, [], {})
     for table in ended.result["tables"]:
@@ -115,6 +117,7 @@ def test_demo_finds_no_difference(ended: Ended) -> None:
     assert all(made["rows"] == made["source_rows"] > 0 for made in ended.result["gold"])
 
 
+@pytest.mark.core
 def test_demo_runs_each_layer_in_two_rounds(ended: Ended) -> None:
     assert list(ended.result["parts"]) == [
         *("start", "load", "connector", "snapshot", "bronze", "silver", "gold"),
@@ -126,6 +129,7 @@ def test_demo_runs_each_layer_in_two_rounds(ended: Ended) -> None:
     assert Counter(report["layer"] for report in reports) == {"bronze": 2, "silver": 2, "gold": 2}
 
 
+@pytest.mark.core
 def test_soft_delete_keeps_the_row_and_hard_delete_removes_it(ended: Ended) -> None:
     silver = ended.folder / "lake" / "silver" / "pagila" / "public"
     customers, payments = (DeltaTable(silver / name).to_pyarrow_table().to_pylist() for name in ("customer", "payment"))
@@ -137,6 +141,7 @@ def test_soft_delete_keeps_the_row_and_hard_delete_removes_it(ended: Ended) -> N
     assert not any(row["__deleted"] for row in customers)
 
 
+@pytest.mark.core
 def test_demo_prints_steps_summary_and_next_commands(ended: Ended) -> None:
     assert len(ended.out.splitlines()) == 1  # all else is on stderr with --json
     steps, _, rest = ended.err.partition("topic after")
@@ -147,6 +152,7 @@ def test_demo_prints_steps_summary_and_next_commands(ended: Ended) -> None:
     assert [word for word in ("status", "story", "duckdb") if word in commands] == ["status", "story", "duckdb"]
 
 
+@pytest.mark.core
 def test_printed_commands_work_when_pasted(ended: Ended) -> None:
     _, _, commands = ended.err.partition("that the demo left:\n")
 
@@ -159,6 +165,7 @@ def test_printed_commands_work_when_pasted(ended: Ended) -> None:
     assert "NC-17" in done.stdout
 
 
+@pytest.mark.core
 def test_demo_starts_and_stops_its_servers(ended: Ended) -> None:
     """tests/servers/test_stack.py tests stopped servers."""
     assert ended.servers == ["delete", "start", "stop"]
@@ -200,6 +207,7 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...,
     return by
 
 
+@pytest.mark.core
 def test_unknown_demo_table_is_refused_and_known_ones_are_listed(refused: Callable[..., str]) -> None:
     said = refused("--table", "pagila.public.movie")
 
@@ -207,6 +215,7 @@ def test_unknown_demo_table_is_refused_and_known_ones_are_listed(refused: Callab
     assert "pagila.public.film" in said
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("place", ["lake", "stack"])
 def test_folder_with_foreign_data_is_refused_and_unchanged(
     refused: Callable[..., str], tmp_path: Path, place: str
@@ -220,6 +229,7 @@ def test_folder_with_foreign_data_is_refused_and_unchanged(
     assert "--folder" in said
 
 
+@pytest.mark.core
 def test_slice_includes_models_that_read_only_its_tables() -> None:
     topics = [f"pagila.public.{table}" for table in ("customer", "inventory", "rental", "payment")]
 

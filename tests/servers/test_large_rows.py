@@ -16,6 +16,9 @@ from cdc_lake.embedded.kafka import MAX_RECORD_BYTES
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.errors import InfrastructureError
 
+pytestmark = pytest.mark.core
+
+
 NAME = "papers"
 LARGE = 3 << 20
 WAIT_SECONDS = 120

@@ -272,6 +272,7 @@ def leave(story: Story) -> None:
             time.sleep(0.1)
 
 
+@pytest.mark.core
 def test_few_rows_of_every_type_reach_silver_as_documented(stack: Stack, spark: SparkSession, tmp_path: Path) -> None:
     story = take(stack, spark, tmp_path, SMALL, rows=4)
     (prefix,) = SMALL
@@ -298,12 +299,14 @@ def test_random_rows_of_every_type_reach_silver_as_documented(large: Story, pref
     assert_right(large, prefix)
 
 
+@pytest.mark.core
 def test_every_documented_type_is_in_the_source() -> None:
     stated = {kind for row in st.POSTGRES if row.is_live for kind in row.types}
 
     assert {kind.type for kind in KINDS} == stated
 
 
+@pytest.mark.core
 def test_every_documented_setting_is_tested() -> None:
     tried = [st.DEFAULTS | settings for settings in LARGE.values()]
 

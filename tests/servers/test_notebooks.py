@@ -21,6 +21,7 @@ def tagged(file: Path) -> list[str]:
     return [tag.removeprefix("picture:") for tag in tags]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
 def test_notebook_pictures_exist_and_are_shown(file: Path) -> None:
     shown = "".join(page.read_text() for page in (CHECKOUT / "docs").rglob("*.md"))
@@ -30,6 +31,7 @@ def test_notebook_pictures_exist_and_are_shown(file: Path) -> None:
         assert f"(../pictures/{name}.svg)" in shown
 
 
+@pytest.mark.core
 def test_every_picture_belongs_to_a_notebook() -> None:
     drawn = {f"{name}.svg" for file in NOTEBOOKS for name in tagged(file)}
 

@@ -364,6 +364,7 @@ def test_empty_side_is_compared_like_any_other(
     assert (done.rows["source"], done.rows["silver"]) == rows
 
 
+@pytest.mark.core
 def test_command_prints_differences_and_exits_30(stack: Stack, spark: SparkSession, tmp_path: Path, dsn: str) -> None:
     topic = f"{PREFIX}.public.told"
     lake = Lake(spark, tmp_path, stack)

@@ -62,6 +62,7 @@ def desk(request: pytest.FixtureRequest, stack: Stack, tmp_path: Path) -> Desk:
     return Desk(stack, request.param, tmp_path)
 
 
+@pytest.mark.core
 def test_hand_written_schemas_register_once_compatible(desk: Desk) -> None:
     key, value = f"{desk.topic}-key", f"{desk.topic}-value"
     desk.write("key", ("id", "int"))

@@ -54,6 +54,7 @@ def own_stack(tmp_path: Path) -> Iterator[Stack]:
     stack.delete()
 
 
+@pytest.mark.core
 def test_all_servers_are_up_and_respond(stack: Stack) -> None:
     assert {server.name: server.state for server in stack.status()} == dict.fromkeys(NAMES, "running")
     assert all(server.rss_bytes > 10_000_000 for server in stack.status())
@@ -64,6 +65,7 @@ def test_all_servers_are_up_and_respond(stack: Stack) -> None:
     assert "io.debezium.connector.postgresql.PostgresConnector" in {plugin["class"] for plugin in plugins}
 
 
+@pytest.mark.core
 def test_postgres_requires_a_password_only_its_user_can_read(stack: Stack) -> None:
     address = stack.endpoints["postgres"]
     for password in ("", "postgres"):

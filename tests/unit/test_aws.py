@@ -13,6 +13,8 @@ from cdc_lake.aws import client, translated
 from cdc_lake.config import load_config, secret
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, InstallationError
 
+pytestmark = pytest.mark.core
+
 CANARY = "canary-41bd"
 
 

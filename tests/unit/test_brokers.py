@@ -19,6 +19,8 @@ from cdc_lake.config import ALLOWED_CLIENT_SETTINGS, KafkaAuth, KafkaConfig, loa
 from cdc_lake.errors import ConfigError, InfrastructureError, InstallationError
 from cdc_lake.sources.kafka import Broker
 
+pytestmark = pytest.mark.core
+
 BROKERS = "b-1.lake.x1y2z3.c4.kafka.eu-central-1.amazonaws.com:9098"
 CANARY = "canary-c77a"
 

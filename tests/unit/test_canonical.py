@@ -24,6 +24,8 @@ from cdc_lake.reconcile.catalogue import NOT_SENT, Column, Table
 from cdc_lake.reconcile.columns import shared_columns
 from cdc_lake.reconcile.rows import NEVER_THERE, Difference, Differences, TextRow
 
+pytestmark = pytest.mark.core
+
 
 def column(kind: str, name: str = "c", **traits: Any) -> Column:
     known = dict.fromkeys(("is_array", "has_default", "is_generated", "is_unique", "is_reference"), False)

@@ -26,6 +26,8 @@ from cdc_lake.config import CatalogConfig, StackConfig, endpoints_file, metastor
 from cdc_lake.decode.declared import column_comments
 from cdc_lake.errors import ConfigError, ForeignEntryError
 
+pytestmark = pytest.mark.core
+
 SCHEMA = StructType(
     [
         StructField("Id", IntegerType(), metadata={"comment": "the key"}),

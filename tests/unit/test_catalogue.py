@@ -11,6 +11,8 @@ from cdc_lake.demo.comparer import Difference, Kind
 from cdc_lake.reconcile import catalogue
 from cdc_lake.reconcile.catalogue import Column, Table, in_the_lake
 
+pytestmark = pytest.mark.core
+
 PLAIN = Column(
     *("a column", "text", "b"),
     is_array=False,

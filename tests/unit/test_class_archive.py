@@ -15,6 +15,8 @@ from cdc_lake.spark.conf import ARCHIVE_FOLDER, spark_home, write_spark_defaults
 from cdc_lake.spark.jars import Jar
 from cdc_lake.spark.java import find_java
 
+pytestmark = pytest.mark.core
+
 SUBMIT = ("org.apache.spark.deploy.SparkSubmit", "jobs/bronze.py", "--table", "shop.public.*")
 SHOW = '. "$SPARK_CONF_DIR/spark-env.sh"; printf "%s\\n" "$SPARK_CONF_DIR" "$SPARK_SUBMIT_OPTS" "$@"'
 """Like `spark-class`, which then starts Spark with these variables and arguments."""

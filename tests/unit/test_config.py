@@ -28,6 +28,8 @@ from cdc_lake.config import (
 )
 from cdc_lake.errors import ConfigError
 
+pytestmark = pytest.mark.core
+
 
 @pytest.fixture(autouse=True)
 def no_settings_of_the_developer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

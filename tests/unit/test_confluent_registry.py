@@ -14,6 +14,8 @@ from cdc_lake.registries.confluent import ConfluentRegistry
 from cdc_lake.registries.http_client import Endpoint
 from cdc_lake.registries.registry import RegisteredSchema
 
+pytestmark = pytest.mark.core
+
 GUID = "89791762-2336-4186-9674-299b90a802e2"
 IN_CONTEXT = "subject=%3A.eu%3A"
 

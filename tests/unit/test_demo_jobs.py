@@ -14,6 +14,8 @@ from cdc_lake.demo.jobs import ContinuousJob, Jobs, Platform
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.errors import CdcLakeError
 
+pytestmark = pytest.mark.core
+
 SUBMIT = """
 import json, sys
 report = {"tables": [{"table": "dump.public.port", "seconds": {"read": 1.5, "write": 2}}]}

@@ -2,10 +2,13 @@
 
 import io
 
+import pytest
 from rich.console import Console
 
 from cdc_lake.cli.demo import print_result
 from cdc_lake.demo.result import DemoResult
+
+pytestmark = pytest.mark.core
 
 
 def printed(skipped: dict[str, int]) -> list[str]:

@@ -9,6 +9,8 @@ from cdc_lake.embedded.ports import PORTS
 from cdc_lake.embedded.postgres import Postgres
 from cdc_lake.embedded.server import Site
 
+pytestmark = pytest.mark.core
+
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:

@@ -26,6 +26,8 @@ from cdc_lake.emr.ec2 import _state
 from cdc_lake.emr.model import RunState, emr_settings, shell_line, submission
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 
+pytestmark = pytest.mark.core
+
 REGION = "eu-central-1"
 OPERATIONS = {"cluster": ("emr", "RunJobFlow"), "ec2": ("emr", "AddJobFlowSteps")}
 BOOTSTRAP = Path(__file__).parents[2] / "cdc_lake" / "emr" / "bootstrap.sh"

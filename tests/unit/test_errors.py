@@ -8,6 +8,8 @@ import pytest
 from cdc_lake import errors
 from cdc_lake.errors import CdcLakeError, InfrastructureError, worst_exit_code
 
+pytestmark = pytest.mark.core
+
 LEAVES = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, CdcLakeError)]
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from cdc_lake.storage.exhaustion import exhaustion_error, scarcity_error
 
+pytestmark = pytest.mark.core
+
 SAYINGS = {
     "org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device": "free space or inodes there",
     "java.nio.file.FileSystemException: /scratch/blockmgr-1: No space left on device": "free space or inodes",

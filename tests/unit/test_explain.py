@@ -8,6 +8,8 @@ from support.events import body, decimal
 from cdc_lake.bronze.explain import fields_read, reason
 from cdc_lake.decode.records import WriterSchema
 
+pytestmark = pytest.mark.core
+
 TEXT = json.dumps(
     {
         "type": "record",

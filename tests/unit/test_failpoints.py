@@ -14,6 +14,8 @@ from cdc_lake import failpoints
 from cdc_lake.errors import CdcLakeError, ConfigError
 from cdc_lake.failpoints import POINTS, VARIABLE, check, reach
 
+pytestmark = pytest.mark.core
+
 PACKAGE = Path(failpoints.__file__).parent
 
 

@@ -13,6 +13,8 @@ from cdc_lake.config import Config, TableConfig, load_config
 from cdc_lake.config.base import Model
 from cdc_lake.errors import ConfigError
 
+pytestmark = pytest.mark.core
+
 OF_TABLES: dict[str, tuple[str, Any]] = {
     "silver": ("storage", [{"format": "hudi", "type": "mor"}]),
     "deletes": ("deletes.mode", "hard"),

@@ -14,7 +14,7 @@ from cdc_lake.catalogs.glue import GlueCatalog
 from cdc_lake.config import CatalogConfig, StackConfig
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, InstallationError
 
-pytestmark = pytest.mark.usefixtures("aws_of_nobody")
+pytestmark = [pytest.mark.core, pytest.mark.usefixtures("aws_of_nobody")]
 
 REGION = "eu-central-1"
 PATH = "s3a://lake/silver/shop/public/film"

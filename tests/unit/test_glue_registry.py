@@ -14,10 +14,10 @@ from cdc_lake.registries import open_registry
 from cdc_lake.registries.glue import GlueRegistry
 from cdc_lake.registries.registry import RegisteredSchema
 
+pytestmark = [pytest.mark.core, pytest.mark.usefixtures("aws_of_nobody")]
+
 TEXT = '{"type":"record","name":"R","fields":[{"name":"v","type":"int"}]}'
 ANY_ID = str(uuid.UUID(int=7, version=4))
-
-pytestmark = pytest.mark.usefixtures("aws_of_nobody")
 
 
 def client(**more: Any) -> GlueRegistry:

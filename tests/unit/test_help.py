@@ -9,6 +9,8 @@ from typer.testing import CliRunner
 
 from cdc_lake.cli.app import app
 
+pytestmark = pytest.mark.core
+
 MAX_CHARACTERS = 80
 
 

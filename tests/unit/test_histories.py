@@ -3,8 +3,11 @@
 import random
 from collections import Counter, defaultdict
 
+import pytest
 from support.histories import COLUMNS, Log, batches, random_log
 from support.reference import fold
+
+pytestmark = pytest.mark.core
 
 SEEDS = range(50)
 ACTS = {

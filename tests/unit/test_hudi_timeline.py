@@ -7,6 +7,8 @@ from fastavro import writer
 
 from cdc_lake.tables.hudi_timeline import incomplete_files, is_removable
 
+pytestmark = pytest.mark.core
+
 
 def avro() -> bytes:
     content = io.BytesIO()

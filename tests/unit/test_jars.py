@@ -15,6 +15,8 @@ from cdc_lake.spark.fetch import fetch, relock
 from cdc_lake.spark.jars import LOCKS, Jar, lock_file, read_lock, require, unpack, verify
 from cdc_lake.spark.java import bundled_java_home, find_java, java_version
 
+pytestmark = pytest.mark.core
+
 CONTENT = b"a jar"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
 

@@ -12,6 +12,8 @@ from cdc_lake.cli.run import RunOptions, show_report
 from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.runs.report import Report
 
+pytestmark = pytest.mark.core
+
 COMMANDS = {
     "bronze": ["run", "bronze", "--table", "t"],
     "silver": ["run", "silver", "--table", "t"],

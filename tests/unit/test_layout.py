@@ -18,6 +18,8 @@ from cdc_lake.silver.evolution import (
     variant_name,
 )
 
+pytestmark = pytest.mark.core
+
 TABLE = "pagila.public.thing"
 KEY = {"id": "int"}
 KINDS = ("smallint", "int", "bigint", "float", "double", "string", "date", "decimal(4,2)", "decimal(6,3)", "binary")

@@ -13,6 +13,8 @@ from cdc_lake.errors import CdcLakeError, InstallationError
 from cdc_lake.runs.metrics import HELP, check_exporters, export, samples
 from cdc_lake.runs.report import Report, TableReport
 
+pytestmark = pytest.mark.core
+
 FILM, RENTAL = "pagila.public.film", "pagila.public.rental"
 
 

@@ -8,6 +8,8 @@ from cdc_lake.config import CHECKOUT
 from cdc_lake.config.gold_models import model_names, read_model
 from cdc_lake.errors import ModelError
 
+pytestmark = pytest.mark.core
+
 HEADER = """\
 -- name: per_kind
 -- keys: [kind]

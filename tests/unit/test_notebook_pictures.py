@@ -8,6 +8,8 @@ import pytest
 from cdc_lake.config import CHECKOUT
 from notebooks.__main__ import for_any_font
 
+pytestmark = pytest.mark.core
+
 PICTURES = sorted((CHECKOUT / "docs" / "pictures").glob("*.svg"))
 
 

@@ -21,6 +21,8 @@ from cdc_lake.operations.status import Status, TableStatus
 from cdc_lake.operations.story import Story, StoryEvent
 from cdc_lake.runs.report import Failure, Report, TableReport
 
+pytestmark = pytest.mark.core
+
 CLI = Path(__file__).parents[2] / "cdc_lake" / "cli"
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\x08[/x] [bold]b[/] :smile: \u202egpj.exe\u2066\x7f"
 COMMANDS = "\x1b\x07\x08\r\x9b\x7f\u202e\u2066\u2028"

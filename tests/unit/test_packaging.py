@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from cdc_lake.config import CHECKOUT
 from cdc_lake.packaging import copy_sources
+
+pytestmark = pytest.mark.core
 
 BELONG = (
     "conf/cdc-lake.yml",

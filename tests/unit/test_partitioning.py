@@ -7,6 +7,8 @@ from cdc_lake.errors import ConfigError
 from cdc_lake.partitioning import PartitionField, joint_name
 from cdc_lake.tables.partitions import check_partitions
 
+pytestmark = pytest.mark.core
+
 COLUMNS = {"id": "int", "paid": "timestamp", "born": "date", "tags": "array<string>", "raw": "binary", "text": "string"}
 
 

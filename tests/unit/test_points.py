@@ -10,6 +10,8 @@ from cdc_lake import Offset, SourceTime
 from cdc_lake.errors import ConfigError
 from cdc_lake.points import iso, milliseconds
 
+pytestmark = pytest.mark.core
+
 
 @pytest.mark.parametrize(
     "at",

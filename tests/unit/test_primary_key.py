@@ -7,6 +7,8 @@ import pytest
 
 from cdc_lake.bronze.primary_key import MIN_RECORDS, primary_key
 
+pytestmark = pytest.mark.core
+
 ID, REGION, TEXT = {"id": "int"}, {"id": "int", "region": "string"}, {"id": "string"}
 CASES: Mapping[str, tuple[Any, ...]] = {
     "the first batch goes by most of its records": ({}, {}, {"a": (REGION, 2), "b": (ID, 3)}, ID, {"a"}),

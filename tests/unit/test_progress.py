@@ -7,6 +7,8 @@ import pytest
 from cdc_lake.errors import UnsupportedError
 from cdc_lake.tables.progress import BronzeProgress, Gap, GoldProgress, Progress, SidePin, SilverProgress
 
+pytestmark = pytest.mark.core
+
 BRONZE = BronzeProgress(
     run_id="r", epoch=2, commit=7, offsets={"topic-id": {0: 5, 11: 6}}, log_ts={0: 1_700_000_000_000}
 )

@@ -12,6 +12,8 @@ from cdc_lake.reconcile import ranges
 from cdc_lake.reconcile.canonical import Key
 from cdc_lake.reconcile.ranges import Range, RangeBuckets, RangeComparison, Summary, differing_ranges
 
+pytestmark = pytest.mark.core
+
 Rows = Mapping[Any, int]
 """A row's checksum, by key."""
 

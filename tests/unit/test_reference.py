@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from support.reference import UNSENT, Event, Move, Order, Refused, Row, fold
 
+pytestmark = pytest.mark.core
+
 COLUMNS = ("n", "body")
 
 

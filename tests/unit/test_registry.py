@@ -12,6 +12,8 @@ from cdc_lake.registries.http_client import Endpoint
 from cdc_lake.registries.lookups import RetryPolicy
 from cdc_lake.registries.registry import RegisteredSchema
 
+pytestmark = pytest.mark.core
+
 V3 = "/apis/registry/v3"
 V2 = "/apis/registry/v2"
 CHECK = "search/artifacts?limit=1"

@@ -15,6 +15,8 @@ from cdc_lake.registries import credentials, lookups, open_registry
 from cdc_lake.registries import registry as registry_module
 from cdc_lake.registries.registry import RegisteredSchema, Registry, referenced_texts
 
+pytestmark = pytest.mark.core
+
 CANARY = "canary-7f3a"
 TYPES = pytest.mark.parametrize("kind", ["apicurio", "confluent"])
 

@@ -10,6 +10,8 @@ import pytest
 from cdc_lake.errors import CdcLakeError, DataLossError, InfrastructureError
 from cdc_lake.runs.report import Report, TableReport, check_totals
 
+pytestmark = pytest.mark.core
+
 
 def test_balanced_counts_pass_silently() -> None:
     check_totals("t", 6, ok=3, quarantined=2, control=1)

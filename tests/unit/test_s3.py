@@ -10,6 +10,8 @@ from cdc_lake.config import LakeConfig, LeaseConfig
 from cdc_lake.errors import InfrastructureError, InstallationError
 from cdc_lake.storage.s3 import ConditionalPuts
 
+pytestmark = pytest.mark.core
+
 PLACE = "s3a://lake/_leases/silver/shop/film/000000000001.json"
 
 

@@ -10,6 +10,8 @@ from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.registries.registry import RegisteredSchema, is_id
 from cdc_lake.storage.local import LocalFiles
 
+pytestmark = pytest.mark.core
+
 NO_NAMES = ["", ".", "..", "../..", "a/b", "/etc/passwd", "%2e%2e", "\0", "a\nb", "-1", "1\n", "\u0665", "f" * 1000]
 KINDS = ("id", "guid", "contentId", "globalId", "contentHash", "artifact", "glue", "file", "ids", "..", "")
 

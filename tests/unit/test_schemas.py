@@ -18,6 +18,8 @@ from cdc_lake.decode.trees import connect_name, fields, non_null
 from cdc_lake.errors import UnsupportedError
 from cdc_lake.silver.evolution import check_names
 
+pytestmark = pytest.mark.core
+
 
 def a_record(name: str = "R", **columns: Any) -> dict[str, Any]:
     return {"type": "record", "name": name, "fields": [{"name": n, "type": t} for n, t in columns.items()]}

@@ -5,6 +5,8 @@ import pytest
 from cdc_lake.config import Config, TableConfig
 from cdc_lake.spark.session import DRIVER_OPTIONS, EXECUTOR_OPTIONS, SPARK_DEFAULTS, avro_limits, with_avro_limits
 
+pytestmark = pytest.mark.core
+
 LIMITS = {"org.apache.avro.limits.string.maxLength": 5, "org.apache.avro.limits.collectionItems.maxLength": 3}
 FLAGS = "-Dorg.apache.avro.limits.string.maxLength=5 -Dorg.apache.avro.limits.collectionItems.maxLength=3"
 

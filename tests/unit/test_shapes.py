@@ -9,6 +9,8 @@ from cdc_lake.decode.envelope import is_of_signal_table, pruned_schema, row_fiel
 from cdc_lake.decode.schemas import parse
 from cdc_lake.decode.trees import fields
 
+pytestmark = pytest.mark.core
+
 CONNECTORS = ["postgresql", "mysql", "sqlserver", "oracle"]
 
 

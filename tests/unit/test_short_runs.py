@@ -14,6 +14,8 @@ from cdc_lake.runs.work import NewData
 from cdc_lake.spark.java import SHORT_JVM
 from cdc_lake.storage.local import LocalFiles
 
+pytestmark = pytest.mark.core
+
 LITTLE, MUCH, OF_A_LARGE_TABLE = NewData(20_000, 64 << 20), NewData(20_001), NewData(1, (64 << 20) + 1)
 
 

@@ -12,6 +12,8 @@ from cdc_lake.cli.app import app
 from cdc_lake.errors import InfrastructureError, InstallationError
 from cdc_lake.reconcile.postgres import open_snapshot
 
+pytestmark = pytest.mark.core
+
 
 @pytest.mark.parametrize(
     "url", ["postgresql://me:hidden@127.0.0.1:1/shop", "postgresql://me:hid@den@nowhere/x", "hidden"]

@@ -6,6 +6,8 @@ from cdc_lake.demo.proof import too_few
 from cdc_lake.demo.result import DemoResult
 from cdc_lake.demo.source import FLOOR
 
+pytestmark = pytest.mark.core
+
 ENOUGH = dict(FLOOR)
 
 

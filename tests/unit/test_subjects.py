@@ -11,6 +11,8 @@ from cdc_lake.errors import ConfigError, IncompatibleSchemaError, Infrastructure
 from cdc_lake.registries import open_subjects
 from cdc_lake.registries.subjects import Subjects, check_compatible, register_compatible
 
+pytestmark = pytest.mark.core
+
 INT, LONG = (json.dumps(a_record("Value", kind)) for kind in ("int", "long"))
 OF_VALUE = "/subjects/t-value/versions"
 COMPATIBLE = "/compatibility/subjects/t-value/versions?verbose=true"

@@ -5,6 +5,8 @@ import pytest
 from cdc_lake.fold.rules import TRUNCATE, Order, State
 from cdc_lake.fold.table_events import KafkaPosition, SnapshotEnd, SnapshotMarker, TableEvents, Truncate, table_events
 
+pytestmark = pytest.mark.core
+
 
 def at(offset: int) -> KafkaPosition:
     return KafkaPosition(1000 + offset, "topic", 0, 0, offset)

@@ -12,6 +12,8 @@ from cdc_lake.decode.trees import differences
 from cdc_lake.errors import IncompatibleSchemaError
 from cdc_lake.sinks.avro import derived_schemas
 
+pytestmark = pytest.mark.core
+
 
 def columns(*fields: StructField) -> StructType:
     return StructType(list(fields))

@@ -23,6 +23,8 @@ from cdc_lake.spark.versions import (
     profile_name,
 )
 
+pytestmark = pytest.mark.core
+
 CHECKOUT = Path(__file__).parents[2]
 HOODIE_CATALOG = "org.apache.spark.sql.hudi.catalog.HoodieCatalog"
 SPARK35 = {"spark": "3.5.7", "scala": "2.12.18", "java": "17", "delta": "3.3.3", "hudi": "1.0.2"}

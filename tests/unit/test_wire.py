@@ -35,6 +35,8 @@ from support.recordings import (
 )
 from support.wire import Frame, Unwrap
 
+pytestmark = pytest.mark.core
+
 
 def test_all_converters_framings_and_shapes_are_recorded() -> None:
     frames = {(recording["frame"], recording["shape"]) for recording in RECORDED.values()}
