@@ -1,6 +1,7 @@
 """`cdc-lake demo`: run the pipeline on real servers and compare every row with Postgres."""
 
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ from cdc_lake.config import TableType, load_config
 if TYPE_CHECKING:
     from cdc_lake.demo.result import DemoResult
 
+RECORDED_FOLDER = ".cdc_lake/recorded"
 _SKIPPED_SHOWN = 20
 
 
@@ -33,8 +35,13 @@ def demo(
     folder: Annotated[
         str | None, typer.Option("--folder", help="Run in this folder (default: the parent of stack.folder).")
     ] = None,
+    recorded: Annotated[bool, typer.Option("--recorded", help="Run on a recorded topic, without any server.")] = False,
 ) -> None:
     """Run the whole pipeline locally. Compares every row with Postgres."""
+    if recorded:
+        if sql or tables or keep or table_type != "delta":
+            raise typer.BadParameter("--recorded can only be combined with --folder and --json")
+        raise typer.Exit(_run_recorded(Path(folder or RECORDED_FOLDER), as_json=as_json))
     from cdc_lake.demo.run import run_demo  # imported here: it needs the `demo` extra
 
     place = Path(folder).resolve() if folder else Path(load_config().stack.folder).parent
@@ -52,6 +59,23 @@ def demo(
     if as_json:
         answer(result.to_json())
     raise typer.Exit(result.exit_code)
+
+
+def _run_recorded(folder: Path, *, as_json: bool) -> int:
+    from cdc_lake.demo.recorded import commands_to_try, run_recorded  # imported here: it imports pyspark
+
+    out = sys.stderr if as_json else sys.stdout
+    result = run_recorded(folder, lambda text: print(text, end="", file=out, flush=True))
+    for sample in result.samples:
+        say(sample, error=as_json)
+    differences = sum(result.differences.values())
+    verdict = f"{differences} DIFFERENCES." if differences else "Silver and gold equal the recorded source."
+    answer(f"{verdict}\n\nTry next:", error=as_json)
+    for command in commands_to_try(folder):
+        answer(f"\n{command}", error=as_json)
+    if as_json:
+        answer(result.to_json())
+    return result.exit_code
 
 
 def print_result(result: "DemoResult", console: Console) -> None:
