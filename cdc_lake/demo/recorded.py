@@ -42,7 +42,7 @@ MODELS: Final = Path(__file__).with_name("recording")
 RECORDING: Final = MODELS / "film.json.gz"
 TOPIC: Final = "pagila.public.film"
 MODEL: Final = "films_per_rating"
-SETTINGS: Final = "cdc-lake.yml"
+SETTINGS: Final = "recorded-demo.yml"
 """The file in the demo's folder with the lake's settings, which marks the folder as the demo's."""
 
 _KAFKA: Final = (
@@ -256,7 +256,11 @@ def run_recorded(folder: Path, write: Callable[[str], None]) -> RecordedResult:
     for part, text, do in steps:
         write(f"{text:<29}")
         started = time.monotonic()
-        outcome = do()
+        try:
+            outcome = do()
+        except CdcLakeError:
+            write("failed\n")
+            raise
         result.parts[part] = round(time.monotonic() - started, 1)
         write(f"{outcome:<42}{result.parts[part]:6.1f} s\n")
     result.seconds = round(sum(result.parts.values()), 1)
@@ -278,8 +282,8 @@ print(film.execute("SELECT __op, __deleted, count(*) FROM film GROUP BY 1, 2").r
 
 def _program(name: str) -> str:
     """A program of this Python environment: its name, or its path if the shell would find another one or none."""
-    own = Path(sys.executable).with_name(name)
-    return name if shutil.which(name) == str(own) else shlex.quote(os.path.relpath(own))
+    own = str(Path(sys.executable).with_name(name))
+    return name if shutil.which(name) == own else shlex.quote(min(own, os.path.relpath(own), key=len))
 
 
 def _prepare(folder: Path) -> Config:

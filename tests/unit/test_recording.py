@@ -11,7 +11,9 @@ import fastavro
 import pytest
 from support import wire
 
-from cdc_lake.demo.recorded import RECORDING
+from cdc_lake.decode.identity import Identity
+from cdc_lake.demo.recorded import RECORDING, TOPIC, RecordedRegistry, RecordedTopic, read_recording
+from cdc_lake.sources.logs import Span
 
 CONTENT = json.loads(gzip.decompress(RECORDING.read_bytes()))
 RECORDED = [record for record in CONTENT["records"] if "note" not in record]
@@ -106,3 +108,26 @@ def test_recording_has_the_rows_of_postgres() -> None:
     assert [row[0] for row in rows] == sorted(key for key, is_alive in alive.items() if is_alive)
     assert {len(row) for row in rows} == {len(CONTENT["catalogue"])}
     assert sum(json.loads(row)["films"] for row in CONTENT["gold"]) == len(rows)
+
+
+def test_recorded_topic_responds_like_a_broker() -> None:
+    records = read_recording().records[:50]
+    topic, last = RecordedTopic(records), records[-1]
+    log = topic.logs([TOPIC])[TOPIC]
+
+    assert topic.topics() == [TOPIC]
+    assert log.partitions == {0: Span(0, 50)}
+    assert topic.offsets_at(log, 0) == {0: 0}
+    assert topic.offsets_at(log, last.timestamp_ms + 1) == {0: 50}
+    assert topic.timestamps_ms(TOPIC, {0: 49}) == {0: last.timestamp_ms}
+    assert topic.first_records(TOPIC, {0: 49}) == {0: Identity.of(49, last.timestamp_ms, last.key, last.value)}
+    assert topic.first_records(TOPIC, {0: 50}) == {}
+
+
+def test_recorded_registry_knows_only_recorded_ids() -> None:
+    registry = RecordedRegistry(CONTENT["schemas"])
+    found = registry.schema("contentId", "4")
+
+    assert found is not None and found.text == CONTENT["schemas"]["contentId:4"]
+    assert registry.schema("globalId", "4") is None
+    assert registry.schema("contentId", "5") is None
