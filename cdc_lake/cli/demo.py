@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from cdc_lake.config import TableType, load_config
 if TYPE_CHECKING:
     from cdc_lake.demo.result import DemoResult, Step
 
+RECORDED_FOLDER = ".cdc_lake/recorded"
 _SKIPPED_SHOWN = 20
 
 
@@ -41,8 +42,13 @@ def demo(
     folder: Annotated[
         str | None, typer.Option("--folder", help="Run in this folder (default: the parent of stack.folder).")
     ] = None,
+    recorded: Annotated[bool, typer.Option("--recorded", help="Run on a recorded topic, without any server.")] = False,
 ) -> None:
     """Run the whole pipeline locally. Compares every row with Postgres."""
+    if recorded:
+        if full or sql or tables or keep or table_type != "delta":
+            raise typer.BadParameter("--recorded can only be combined with --folder and --json")
+        raise typer.Exit(_run_recorded(Path(folder or RECORDED_FOLDER).resolve(), as_json=as_json))
     from cdc_lake.demo.run import run_demo  # imported here: it needs the `demo` extra
 
     place = Path(folder).resolve() if folder else Path(load_config().stack.folder).parent
@@ -60,10 +66,45 @@ def demo(
     if keep:
         _print_addresses(place, result, table_type)
     elif result.example:
-        _print_next(place, result, table_type, error=as_json)
+        gold = _short(place / "lake" / "gold" / "films_by_rating")
+        query = (
+            "import duckdb, deltalake",
+            f"films = deltalake.DeltaTable({str(gold)!r}).to_pyarrow_dataset()",
+            "print(duckdb.sql('SELECT rating, count(*) FROM films GROUP BY 1'))",
+        )
+        commands = ("status", f"story {result.source}.public.film {result.example}")
+        _print_next(commands, query, _exports(place, table_type), error=as_json)
     if as_json:
         answer(result.to_json())
     raise typer.Exit(result.exit_code)
+
+
+def _run_recorded(folder: Path, *, as_json: bool) -> int:
+    from cdc_lake.demo.recorded import SETTINGS, TOPIC, read_recording, run_recorded  # imported here: it needs pyspark
+
+    console = Output(stderr=as_json)
+    result = run_recorded(folder, partial(_shown, console))
+    for sample in result.samples:
+        console.print(sample)
+    differences = sum(result.differences.values())
+    console.print(f"{result.seconds:.0f} s.")
+    console.print(f"{differences} DIFFERENCES." if differences else "Silver and gold equal the recorded source.")
+    settings = f"--config {shlex.quote(str(_short(folder / SETTINGS)))}"
+    silver = _short(folder.joinpath("lake", "silver", *TOPIC.split(".")))
+    commands = (
+        f"story {TOPIC} {read_recording().story_key} {settings}",
+        f"quarantine list --each {settings}",
+    )
+    query = (
+        "from deltalake import DeltaTable, QueryBuilder",
+        f"film = DeltaTable({str(silver)!r})",
+        "query = 'SELECT __op, count(*) FROM film GROUP BY 1'",
+        "print(QueryBuilder().register('film', film).execute(query).read_all())",
+    )
+    _print_next(commands, query, error=as_json)
+    if as_json:
+        answer(result.to_json())
+    return result.exit_code
 
 
 @contextmanager
@@ -133,20 +174,18 @@ def _print_addresses(place: Path, result: "DemoResult", table_type: TableType) -
     )
 
 
-def _print_next(place: Path, result: "DemoResult", table_type: TableType, *, error: bool) -> None:
-    """Print commands that work on the lake, to paste: each line begins in the first column."""
+def _print_next(
+    commands: Iterable[str], query: Iterable[str], exports: Iterable[str] = (), *, error: bool = False
+) -> None:
+    """Print commands of `cdc-lake` and a query in Python to paste: each line begins in the first column."""
     python = _short(Path(sys.executable))
-    command, gold = python.with_name("cdc-lake"), _short(place / "lake" / "gold" / "films_by_rating")
-    lines = (
-        "\nTry next, with the lake that the demo left:",
-        *_exports(place, table_type),
-        f"{command} status",
-        f"{command} story {result.source}.public.film {result.example}",
-        f'{python} -c "import duckdb, deltalake',
-        f"films = deltalake.DeltaTable('{gold}').to_pyarrow_dataset()",
-        "print(duckdb.sql('SELECT rating, count(*) FROM films GROUP BY 1'))\"",
-    )
-    answer("\n".join(lines), error=error)
+    command = python.with_name("cdc-lake")
+    lines = [*exports, *(f"{command} {line}" for line in commands), f"{python} -c {_quoted(query)}"]
+    answer("\n".join(["", "Try next, with the lake that the demo left:", *lines]), error=error)
+
+
+def _quoted(program: Iterable[str]) -> str:
+    return '"' + "\n".join(program).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _short(path: Path) -> Path:

@@ -1,8 +1,8 @@
 """Compare a Postgres table with its lake table, row by row and by type.
 
 The comparison must not share errors with the product, so it shares no code with it: only `comparer_types.py`, which has
-the rules of types, is imported from cdc_lake. It reads the source with psycopg, and the lake with delta-rs or hudi-rs
-and pyarrow, without Spark, Kafka and Avro.
+the rules of types, is imported from cdc_lake. It reads the source with psycopg, or its recorded rows without, and the
+lake with delta-rs or hudi-rs and pyarrow, without Spark, Kafka and Avro.
 
     python -m cdc_lake.demo.comparer --dsn postgresql://… --table public.film --lake lake/silver/film [--json]
 
@@ -16,17 +16,19 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
-from psycopg import sql
 
 from cdc_lake.demo.comparer_types import BOOLEAN, TypeRule, array_rule, type_rule
+
+if TYPE_CHECKING:
+    import psycopg
 
 Kind = Literal["missing", "extra", "cell", "column", "duplicate"]
 Key = tuple[object, ...]
@@ -104,7 +106,7 @@ class _Findings:
 
 
 @dataclass(frozen=True)
-class _Column:
+class Column:
     """A column of the source table; `key_place` is its position in the primary key, from 1, or none."""
 
     name: str
@@ -114,7 +116,7 @@ class _Column:
 
 
 # Domains are resolved to base types; the modifier, as in numeric(4,2), is the domain's.
-_CATALOGUE = """
+CATALOGUE = """
 WITH RECURSIVE resolved AS (
     SELECT attnum, attname, atttypid AS type, atttypmod AS modifier
     FROM pg_attribute
@@ -130,27 +132,28 @@ LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
 LEFT JOIN pg_index i ON i.indrelid = %(table)s::regclass AND i.indisprimary
 ORDER BY r.attnum
 """
+"""Query of Postgres' catalog for the columns of `table`: name, type, whether it is an array, type modifier, place in
+the primary key.
+"""
 
 
-def _columns(
-    source: psycopg.Connection, table: str, lake_name: Callable[[str], str], *, is_hudi: bool
-) -> list[_Column]:
-    """The columns of a source table from Postgres's catalog."""
+def columns_of(
+    catalogue: Iterable[Sequence[Any]], lake_name: Callable[[str], str] = str, *, is_hudi: bool = False
+) -> list[Column]:
+    """The columns of a source table, from the rows of `CATALOGUE`."""
     columns = []
-    for name, type_name, is_array, modifier, place in source.execute(_CATALOGUE, {"table": table}):
+    for name, type_name, is_array, modifier, place in catalogue:
         # Hudi's smallest integer type is int.
         rule = type_rule("int4" if is_hudi and type_name == "int2" else type_name, modifier)
-        columns.append(_Column(name, lake_name(name), array_rule(rule) if is_array else rule, place))
-    if not any(column.key_place is not None for column in columns):
-        raise ValueError(f"{table}: it has no primary key, so rows cannot be matched")
+        columns.append(Column(name, lake_name(name), array_rule(rule) if is_array else rule, place))
     return columns
 
 
-def _comparable(columns: Sequence[_Column], lake: pa.Schema, findings: _Findings) -> list[_Column]:
+def _comparable(columns: Sequence[Column], lake: pa.Schema, findings: _Findings) -> list[Column]:
     """The columns that both sides have with the expected type; others are differences."""
     types = dict(zip(lake.names, lake.types, strict=True))
     comparable = []
-    for column in (*columns, _Column(DELETED, DELETED, BOOLEAN, None)):
+    for column in (*columns, Column(DELETED, DELETED, BOOLEAN, None)):
         found = types.pop(column.lake_name, None)
         if found is not None and column.rule.accepts(found):
             comparable.append(column)
@@ -162,21 +165,23 @@ def _comparable(columns: Sequence[_Column], lake: pa.Schema, findings: _Findings
     return [column for column in comparable if column.name != DELETED]
 
 
-def _source_rows(source: psycopg.Connection, table: str, columns: Sequence[_Column]) -> Iterator[Row]:
+def _source_rows(source: "psycopg.Connection", table: str, columns: Sequence[Column]) -> Iterator[Row]:
     """Stream the source's rows."""
+    from psycopg import sql  # imported here: recorded rows are compared without it
+
     expressions = (column.rule.select.format(c=sql.Identifier(column.name).as_string()) for column in columns)
     with source.cursor(name="comparer") as cursor:
         cursor.itersize = ROWS_AT_ONCE
         for row in cursor.execute(f"SELECT {', '.join(expressions)} FROM {table}".encode()):
-            yield tuple(map(_frozen, row))
+            yield frozen(row)
 
 
-def _frozen(value: object) -> object:
-    """Convert psycopg's lists for arrays to tuples, which can be part of a key."""
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+def frozen(values: Iterable[object]) -> Row:
+    """The values, with lists for arrays converted to tuples, which can be part of a key."""
+    return tuple(frozen(value) if isinstance(value, list) else value for value in values)
 
 
-def _lake_rows(lake: ds.Dataset, columns: Sequence[_Column]) -> Iterator[Row]:
+def _lake_rows(lake: ds.Dataset, columns: Sequence[Column]) -> Iterator[Row]:
     """Stream the lake's live rows."""
     for batch in lake.to_batches(columns=[column.lake_name for column in columns], filter=~pc.field(DELETED)):
         cells = []
@@ -192,8 +197,8 @@ def _matching(values: Iterable[object]) -> Key:
     return tuple(_matching(v) if isinstance(v, tuple) else v if v == v else "NaN" for v in values)
 
 
-def _compare_rows(
-    source: Iterator[Row], lake: Iterator[Row], columns: Sequence[_Column], findings: _Findings
+def _match_rows(
+    source: Iterator[Row], lake: Iterator[Row], columns: Sequence[Column], findings: _Findings
 ) -> tuple[int, int]:
     """Match rows by key and compare them cell by cell.
 
@@ -265,21 +270,46 @@ def compare(
     Raises:
         ValueError: the source table has no primary key.
     """
-    findings = _Findings(limit, explain)
-    is_hudi = Path(lake_path, ".hoodie").is_dir()
-    lake = _hudi_rows(lake_path) if is_hudi else DeltaTable(lake_path).to_pyarrow_dataset()
+    import psycopg  # imported here: recorded rows are compared without it
+    from psycopg import sql
+
     name = sql.Identifier(schema, table).as_string()
     with psycopg.connect(dsn, options="-c timezone=UTC -c extra_float_digits=1") as source:
         source.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         source.read_only = True
-        columns = _columns(source, name, lake_name, is_hudi=is_hudi)
-        comparable = _comparable(columns, lake.schema, findings)
-        keys = {column.name for column in columns if column.key_place is not None}
-        rows = (0, 0)
-        if keys <= {column.name for column in comparable} and BOOLEAN.accepts(_type_of(lake.schema, DELETED)):
-            lake_rows = _lake_rows(lake, comparable)
-            rows = _compare_rows(_source_rows(source, name, comparable), lake_rows, comparable, findings)
+        catalogue = source.execute(CATALOGUE, {"table": name}).fetchall()
+        columns = columns_of(catalogue, lake_name, is_hudi=_is_hudi(lake_path))
+        if not any(column.key_place is not None for column in columns):
+            raise ValueError(f"{name}: it has no primary key, so rows cannot be matched")
+        return compare_rows(columns, partial(_source_rows, source, name), lake_path, limit=limit, explain=explain)
+
+
+def compare_rows(
+    columns: Sequence[Column],
+    source_rows: Callable[[Sequence[Column]], Iterator[Row]],
+    lake_path: str,
+    *,
+    limit: int = 20,
+    explain: Explain = _no_explanation,
+) -> Comparison:
+    """Compare rows of a source table with the live rows of its lake table; see `compare`.
+
+    Args:
+        columns: all columns of the source table.
+        source_rows: returns the values of some of its columns, as psycopg returns them for the columns' `select`.
+    """
+    findings = _Findings(limit, explain)
+    lake = _hudi_rows(lake_path) if _is_hudi(lake_path) else DeltaTable(lake_path).to_pyarrow_dataset()
+    comparable = _comparable(columns, lake.schema, findings)
+    keys = {column.name for column in columns if column.key_place is not None}
+    rows = (0, 0)
+    if keys <= {column.name for column in comparable} and BOOLEAN.accepts(_type_of(lake.schema, DELETED)):
+        rows = _match_rows(source_rows(comparable), _lake_rows(lake, comparable), comparable, findings)
     return Comparison(*rows, findings.count, tuple(findings.samples), dict(findings.known))
+
+
+def _is_hudi(path: str) -> bool:
+    return Path(path, ".hoodie").is_dir()
 
 
 def _hudi_rows(path: str) -> ds.Dataset:

@@ -27,6 +27,16 @@ Show = Callable[[Step], AbstractContextManager[object]]
 """Shows a step while the context is open, and its outcome afterwards."""
 
 
+@contextmanager
+def run_step(show: Show, parts: dict[str, float], name: str, text: str, *, part: str | None = None) -> Iterator[Step]:
+    """Show a step, and add the time that the body takes to `parts`, as `part` if the name is not unique."""
+    step, started = Step(name, text), time.monotonic()
+    with show(step):
+        yield step
+        step.seconds = round(time.monotonic() - started, 1)
+    parts[part or name] = step.seconds
+
+
 @dataclass(frozen=True)
 class TableResult:
     """The result of one table.
@@ -118,12 +128,3 @@ class DemoResult:
     def to_json(self) -> str:
         """The result as one line of JSON."""
         return json.dumps(asdict(self))
-
-    @contextmanager
-    def step(self, show: Show, name: str, text: str, *, part: str | None = None) -> Iterator[Step]:
-        """Show a step, and record how long the body takes, under `part` if the name is not unique."""
-        step, started = Step(name, text), time.monotonic()
-        with show(step):
-            yield step
-            step.seconds = round(time.monotonic() - started, 1)
-        self.parts[part or name] = step.seconds

@@ -23,7 +23,7 @@ from cdc_lake.config import TableType
 from cdc_lake.demo import sample
 from cdc_lake.demo.jobs import Jobs, Platform, this_machine
 from cdc_lake.demo.proof import prove
-from cdc_lake.demo.result import DemoResult, Show, Step
+from cdc_lake.demo.result import DemoResult, Show, Step, run_step
 from cdc_lake.demo.source import (
     Source,
     check_sample_globs,
@@ -67,8 +67,8 @@ class _Demo:
 
     @contextmanager
     def step(self, name: str, text: str, *, part: str | None = None) -> Iterator[Step]:
-        """See `DemoResult.step`."""
-        with self.result.step(self.show, name, text, part=part) as step:
+        """See `run_step`."""
+        with run_step(self.show, self.result.parts, name, text, part=part) as step:
             yield step
 
     def start_connector(self) -> None:
@@ -129,10 +129,12 @@ def run_demo(
     _empty(folder, stack, lake)
     result = DemoResult()
     with _peak_memory(result):
-        with result.step(show, "start", "Postgres, Kafka, Connect with Debezium, Apicurio Registry"):
+        with run_step(show, result.parts, "start", "Postgres, Kafka, Connect with Debezium, Apicurio Registry"):
             stack.start(detach=False)
         try:
-            with result.step(show, "load", ", ".join(path.name for path in dumps) or "a DVD rental shop") as step:
+            with run_step(
+                show, result.parts, "load", ", ".join(path.name for path in dumps) or "a DVD rental shop"
+            ) as step:
                 postgres = stack.endpoints["postgres"]
                 if not is_full:
                     source = small_source(postgres)
@@ -144,7 +146,7 @@ def run_demo(
             platform = platform or this_machine()
             jobs = Jobs(platform, stack, platform.lake or str(lake), table_type)
             (_run_full if is_full else _run_rounds)(_Demo(source, stack, jobs, result, show))
-            with result.step(show, "compare", "each row of silver and gold with Postgres"):
+            with run_step(show, result.parts, "compare", "each row of silver and gold with Postgres"):
                 platform.download(lake)
                 prove(source, stack.endpoints, lake, jobs.seconds, result)
             if keep:

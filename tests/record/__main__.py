@@ -20,8 +20,10 @@ from psycopg.conninfo import make_conninfo
 
 from cdc_lake.demo.tap import messages
 from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
+from cdc_lake.embedded.stack import Stack
 from tests.support.wire import Side, opened
 
+from .demo import record_demo
 from .recordings import JSON_CONVERTER, RECORDINGS, Recording
 from .registry import part_the_ids, schemas
 from .servers import servers
@@ -37,13 +39,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m tests.record", description="Record what real converters send.")
     parser.add_argument("names", nargs="*", default=["*"], help="those to record, as patterns; else all")
     names = parser.parse_args(arguments).names
-    chosen = [one for one in RECORDINGS if any(fnmatchcase(one.name, name) for name in names)]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to stop"))  # without `finally`, because servers are running
-    with_other = not all(one.is_embedded for one in chosen)
-    with (
-        tempfile.TemporaryDirectory(prefix="cdc_lake-record-") as work,
-        servers(Path(work), with_other=with_other) as (stack, other),
-    ):
+    if any(fnmatchcase("demo", name) for name in names):  # on servers of its own, so that ids are always the same
+        with _new_servers() as (stack, _):
+            record_demo(stack.endpoints)
+    chosen = [one for one in RECORDINGS if any(fnmatchcase(one.name, name) for name in names)]
+    if not chosen:
+        return 0
+    with _new_servers(with_other=not all(one.is_embedded for one in chosen)) as (stack, other):
         part_the_ids(stack.endpoints["registry"])
         RECORDED.mkdir(parents=True, exist_ok=True)
         for recording in chosen:
@@ -54,6 +57,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 file.write_text(json.dumps(recorded, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
                 print(f"{file.name}: {len(recorded['records'])} records, {file.stat().st_size // 1000} kB", flush=True)
     return 0
+
+
+@contextmanager
+def _new_servers(*, with_other: bool = False) -> Iterator[tuple[Stack, str]]:
+    """Servers without content, in a temporary folder; see `servers`."""
+    with (
+        tempfile.TemporaryDirectory(prefix="cdc_lake-record-") as work,
+        servers(Path(work), with_other=with_other) as (stack, other),
+    ):
+        yield stack, other
 
 
 def record(recording: Recording, shape: Shape, endpoints: Mapping[str, str], connect: str) -> dict[str, Any]:
