@@ -28,9 +28,7 @@ def record(key: int, **columns: Any) -> bytes:
     return json.dumps({"schema": struct(fields), "payload": {"id": key, **columns}}).encode()
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param("delta", marks=pytest.mark.core), pytest.param("hudi", marks=pytest.mark.hudi)]
-)
+@pytest.mark.parametrize("kind", [pytest.param("delta"), pytest.param("hudi", marks=pytest.mark.hudi)])
 def test_unusable_column_names_quarantine_their_records(spark: SparkSession, tmp_path: Path, kind: Any) -> None:
     settings: dict[str, Any] = {
         "schema": {"rename": {"Unit Price": "price", "Old Note": "note"}, "exclude": ["left out"]}

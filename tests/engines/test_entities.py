@@ -204,9 +204,7 @@ def test_unorderable_sequence_by_column_is_refused(
     assert where in shop.read("bronze")[0]["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param("long", marks=pytest.mark.core), pytest.param("date", marks=pytest.mark.deep)]
-)
+@pytest.mark.parametrize("kind", ["long", pytest.param("date", marks=pytest.mark.deep)])
 def test_sequence_by_numbers_and_dates_break_ties_by_log_order(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     def rank(number: int) -> object:
         return number if kind == "long" else f"2026-11-{number:02}"

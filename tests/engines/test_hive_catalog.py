@@ -336,7 +336,6 @@ def test_metastore_outage_only_warns_and_next_run_catches_up(
     assert catalog.found("mended_bronze") == {}  # no new commits and no marks: no catalog is asked
 
 
-@pytest.mark.core
 def test_catalog_check_exits_30_on_drift(
     lake: CataloguedLake, catalog: HiveCatalog, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -365,7 +364,6 @@ def test_catalog_check_exits_30_on_drift(
     assert run("sync", "--layer", "gold")[0] is None
 
 
-@pytest.mark.core
 def test_check_of_delta_tables_starts_no_session(
     lake: CataloguedLake, spark: SparkSession, catalog: HiveCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

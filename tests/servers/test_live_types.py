@@ -272,7 +272,6 @@ def leave(story: Story) -> None:
             time.sleep(0.1)
 
 
-@pytest.mark.core
 def test_few_rows_of_every_type_reach_silver_as_documented(stack: Stack, spark: SparkSession, tmp_path: Path) -> None:
     story = take(stack, spark, tmp_path, SMALL, rows=4)
     (prefix,) = SMALL
