@@ -22,10 +22,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore:unclosed <socket.*raddr=.'127.0.0.1':ResourceWarning")
 
 
+_MANY_FILES = 20
+"""A JVM for more files of tests compiles hot code again, optimized, so that planning takes half as long. After about
+100 CPU seconds, that has saved more than it costs.
+"""
+
+
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The product's session on two cores, shared by all tests that use it."""
     warehouse = tmp_path_factory.mktemp("warehouse")
+    files = {item.path for item in request.session.items if "spark" in getattr(item, "fixturenames", ())}
+    compiler = "-XX:TieredStopAtLevel=4" if len(files) > _MANY_FILES else ""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         patch.setenv(
@@ -34,7 +42,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             # tests/jobs, tests/servers and `cdc-lake demo` start do compile.)
             f"--master local[2] --conf spark.sql.warehouse.dir={warehouse} "
             "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN "
-            f"--conf 'spark.driver.extraJavaOptions={SMALL_JVM}' "
+            # A task takes longer to start than to process the few rows that it has.
+            "--conf spark.default.parallelism=1 --conf spark.sql.shuffle.partitions=2 "
+            "--conf spark.databricks.delta.snapshotPartitions=1 "
+            f"--conf 'spark.driver.extraJavaOptions={SMALL_JVM} {compiler}' "
             "pyspark-shell",
         )
         session = build_session("cdc_lake tests")

@@ -3,16 +3,15 @@
 import dataclasses
 import json
 import re
-import shutil
 from collections import Counter
 from collections.abc import Mapping
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from support.copies import copied
 from support.events import OPTIONAL_STRING, START_MS, Record, Topic, framed
 from support.fakes import FakeBroker
 from typer.testing import CliRunner
@@ -40,16 +39,10 @@ class Bronze:
         self.topic = Topic({"name": OPTIONAL_STRING})
         self.broker = FakeBroker()
         self.root = root
-        self._spark = spark
-
-    def copied(self, root: Path) -> "Bronze":
-        """A second lake in the same state."""
-        other = Bronze(self._spark, shutil.copytree(self.root, root))
-        other.topic, other.broker = deepcopy(self.topic), deepcopy(self.broker)
-        return other
+        self.spark = spark
 
     def run_bronze(self, *given: Any, **more: Any) -> Report:
-        return run_bronze(*given, **{"spark": self._spark, **more}, source=self.broker, registry=self.topic.registry)
+        return run_bronze(*given, **{"spark": self.spark, **more}, source=self.broker, registry=self.topic.registry)
 
     @property
     def name(self) -> str:
@@ -57,7 +50,7 @@ class Bronze:
 
     @property
     def table(self) -> DeltaLakeTable:
-        return DeltaLakeTable(self._spark, f"{self.root}/bronze/{self.name.replace('.', '/')}")
+        return DeltaLakeTable(self.spark, f"{self.root}/bronze/{self.name.replace('.', '/')}")
 
     @property
     def progress(self) -> Progress:
@@ -73,7 +66,7 @@ class Bronze:
         return done
 
     def replay(self) -> TableReport:
-        (done,) = replay_quarantined(self._config(), [self.name], self._spark, registry=self.topic.registry).tables
+        (done,) = replay_quarantined(self._config(), [self.name], self.spark, registry=self.topic.registry).tables
         return done
 
     def rows(self) -> list[Row]:
@@ -105,7 +98,7 @@ def one_run(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Br
 
 @pytest.fixture
 def landed(one_run: Bronze, tmp_path: Path) -> Bronze:
-    return one_run.copied(tmp_path / "lake")
+    return copied(one_run, tmp_path / "lake")
 
 
 LANDED = [(0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 1, 0)]

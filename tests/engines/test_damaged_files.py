@@ -3,12 +3,15 @@
 import io
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from support.copies import copied
 from support.three_layers import Lake
 
 from cdc_lake.config import Config, LakeConfig, StorageConfig
@@ -80,30 +83,32 @@ def _forget_checksum(file: Path) -> None:
 
 
 class Built:
-    """Lakes that each test gets unchanged: with a deleted row that the side table remembers."""
+    """Lakes with a deleted row that the side table remembers, made once; each test gets a copy."""
 
     def __init__(self, spark: SparkSession, folder: Callable[[str], Path]) -> None:
         self._spark, self._folder = spark, folder
-        self._lakes: dict[str, tuple[Lake, Callable[[], None]]] = {}
+        self._lakes: dict[str, Lake] = {}
 
-    def __call__(self, held_in: StorageConfig) -> Lake:
+    def copy(self, held_in: StorageConfig, root: Path) -> Lake:
         if held_in.kind not in self._lakes:
             lake = Lake(self._spark, self._folder(held_in.kind), held_in, deletes={"mode": "hard"})
             lake.take(1, 2, 3, 4)
             lake.take(1, 5)
             lake.delete(2)
             lake.take(3)
-            put_back = lake.back_up(*(folder.name for folder in lake.root.iterdir()))
-            self._lakes[held_in.kind] = lake, put_back
-        lake, put_back = self._lakes[held_in.kind]
-        put_back()
-        self._spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-        return lake
+            self._lakes[held_in.kind] = lake
+        return copied(self._lakes[held_in.kind], root)
 
 
 @pytest.fixture(scope="module")
 def built(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Built:
     return Built(spark, tmp_path_factory.mktemp)
+
+
+@pytest.fixture
+def lake(built: Built, tmp_path: Path) -> Lake:
+    """A lake in Delta."""
+    return built.copy(DELTA, tmp_path / "lake")
 
 
 def entry(number: int) -> Callable[[Lake, str], Path]:
@@ -121,15 +126,15 @@ def of_hudi(name: str) -> Callable[[Lake, str], Path]:
     return lambda lake, layer: min(lake.root.glob(f"{layer}/**/.hoodie/{name}"))
 
 
-def failures(*reports: Report) -> list[TableReport]:
-    return [done for report in reports for done in report.tables if done.error]
+def failures(report: Report) -> list[TableReport]:
+    return [done for done in report.tables if done.error]
 
 
-def run_all(lake: Lake) -> list[TableReport]:
-    """The tables that failed in a run of each layer after changes of all rows; if none did, in a rebuild."""
+def runs(lake: Lake) -> Iterator[list[TableReport]]:
+    """The tables that fail in a run of each layer after changes of all rows, and in a rebuild."""
     lake.change(*lake.source, max(lake.source) + 1)
-    found = failures(lake.run_bronze(), lake.run_silver(), lake.run_gold())
-    return found or failures(run_rebuild(lake.config, ["*"], lake.spark))
+    for run in (lake.run_bronze, lake.run_silver, lake.run_gold, partial(run_rebuild, lake.config, ["*"], lake.spark)):
+        yield failures(run())
 
 
 def carry_out(lake: Lake, cure: str) -> None:
@@ -180,20 +185,20 @@ CASES = [
 @pytest.mark.parametrize(("layer", "which", "damage", "held_in"), CASES)
 def test_damaged_file_is_named_and_the_advised_fix_works(
     built: Built,
+    tmp_path: Path,
     layer: str,
     which: Callable[[Lake, str], Path],
     damage: Callable[[Path], None],
     held_in: StorageConfig,
 ) -> None:
-    lake = built(held_in)
+    lake = built.copy(held_in, tmp_path / "lake")
     file = which(lake, layer)
     damage(file)
 
-    found = run_all(lake)
-    assert found, "no run failed"
-    failed = found[0]
+    failed = next(filter(None, runs(lake)), None)
 
-    error = failed.error
+    assert failed, "no run failed"
+    error = failed[0].error
     assert error is not None and (error.code, error.exit_code) == ("CDC-403", 20), error
     assert str(file) in error.message
     carry_out(lake, error.message.partition("; ")[2])
@@ -201,8 +206,7 @@ def test_damaged_file_is_named_and_the_advised_fix_works(
 
 
 @pytest.mark.parametrize(("number", "layer"), [(0, "bronze"), (1, "silver")])
-def test_status_names_a_damaged_file_at_its_table(built: Built, number: int, layer: str) -> None:
-    lake = built(DELTA)
+def test_status_names_a_damaged_file_at_its_table(lake: Lake, number: int, layer: str) -> None:
     file = entry(1)(lake, layer)
     gone(file)
 
@@ -213,13 +217,12 @@ def test_status_names_a_damaged_file_at_its_table(built: Built, number: int, lay
 
 
 @pytest.mark.parametrize("damage", [gone, cut])
-def test_damaged_schema_file_is_restored_from_the_registry(built: Built, damage: Callable[[Path], None]) -> None:
-    lake = built(DELTA)
+def test_damaged_schema_file_is_restored_from_the_registry(lake: Lake, damage: Callable[[Path], None]) -> None:
     (file,) = (file for file in lake.root.glob("_schemas/*.avsc") if '"Envelope"' in file.read_text())
     text = file.read_text()
     damage(file)
 
-    failed = run_all(lake)
+    failed = [done for found in islice(runs(lake), 3) for done in found]
 
     assert [done.error.code for done in failed if done.error] == ["CDC-403"] and failed[0].error is not None
     assert str(file) in failed[0].error.message and "cdc-lake schemas restore" in failed[0].error.message

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 from support.events import OPTIONAL_INT, OPTIONAL_STRING, START_MS, Topic
 from support.lake import Lake
 
@@ -30,6 +30,11 @@ class EditedLake:
         """Land a change of row 1."""
         self._lsn += 1
         self.lake.land([self.topic.change("u", 1, row, lsn=self._lsn, ts_ms=START_MS + self._lsn)])
+
+    def row(self) -> Row:
+        """Row 1, read by Spark, because delta-rs does not read tables with column mapping."""
+        (found,) = self.lake.silver.read().where("id = 1").collect()
+        return found
 
     def refused(self) -> Failure:
         """The exit of a silver run."""
@@ -63,7 +68,7 @@ def test_property_or_constraint_stops_run_until_removed(
     assert "1234567" not in error.message
     edited.spark.sql(error.message.partition("to remove it, run ")[2]).collect()
     edited.lake.fold()
-    assert edited.lake.rows()[1]["n"] == row["n"]
+    assert edited.row()["n"] == row["n"]
 
 
 def test_column_renamed_by_hand_stops_run_until_renamed_back(edited: EditedLake) -> None:
@@ -78,7 +83,7 @@ def test_column_renamed_by_hand_stops_run_until_renamed_back(edited: EditedLake)
     assert "thing.text: another program renamed the column to `label` in silver; rename it back: " in error.message
     edited.spark.sql(error.message.partition("rename it back: ")[2].partition(";")[0]).collect()
     edited.lake.fold()
-    assert edited.lake.rows()[1]["text"] == "later"
+    assert edited.row()["text"] == "later"
     assert "label" not in edited.lake.silver.read().columns
 
 
@@ -98,7 +103,7 @@ def test_column_removed_by_hand_stops_run_until_rebuilt(edited: EditedLake) -> N
     assert "`cdc-lake rebuild --table pagila.public.thing`" in error.message
     (done,) = run_rebuild(edited.config, [edited.topic.table], edited.spark).tables
     assert done.error is None
-    assert edited.lake.rows()[1]["n"] == 7
+    assert edited.row()["n"] == 7
     edited.change(n=8)
     edited.lake.fold()
-    assert edited.lake.rows()[1]["n"] == 8
+    assert edited.row()["n"] == 8

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from support.events import OPTIONAL_INT, OPTIONAL_STRING, PLACEHOLDER, Record, Topic, connect
 from support.lake import Lake, by_offset, decided
@@ -198,7 +198,7 @@ def landed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tup
 
 def silver_of(
     spark: SparkSession, landed: tuple[Topic, Path], name: str, *, batches: int = 3, **settings: Any
-) -> dict[str, Row]:
+) -> dict[str, dict[str, Any]]:
     """The row of each case, folded in a copy of the lake: batch by batch, or all in one batch."""
     topic, root = landed
     settings |= {"read": {"max_records_per_batch": 1}} if batches > 1 else {}

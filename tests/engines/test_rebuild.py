@@ -1,9 +1,7 @@
 """`cdc-lake rebuild`: silver from bronze, compared with the table and replaced in one commit."""
 
 import json
-import shutil
 import sys
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 from support import wire
 from support.converters import TABLE, AnyIdRegistry, Lake, event, life, row
+from support.copies import copied
 from support.schema_changes import text_of
 from support.setting_groups import patched
 from support.terminal import Terminal
@@ -39,18 +38,11 @@ class RebuildLake:
     """A lake of one table, whose columns have two kinds in turn."""
 
     def __init__(self, spark: SparkSession, root: Path, **settings: Any) -> None:
-        self._spark, self.root, self._settings = spark, root, settings
+        self.spark, self.root, self._settings = spark, root, settings
         self.registry = AnyIdRegistry()
         self.texts = {number: text_of(wire.envelope(table)) for number, table in TABLES.items()}
         self.registry.put("contentId:10", text_of(TABLE.key))
         self.lake = Lake(spark, root, self.registry, **settings)
-
-    def copied(self, root: Path) -> "RebuildLake":
-        """A second lake in the same state."""
-        other = RebuildLake(self._spark, shutil.copytree(self.root, root), **self._settings)
-        other.registry.texts = dict(self.registry.texts)
-        other.lake.broker, other.lake.offset = deepcopy(self.lake.broker), self.lake.offset
-        return other
 
     def knows(self, *ids: int) -> None:
         """Register these value schemas."""
@@ -68,11 +60,11 @@ class RebuildLake:
     def fold(self, **more: Any) -> None:
         """Land and fold the new records."""
         self.lake.land()
-        (done,) = run_silver(self.config(**more), [TABLE.name], self._spark).tables
+        (done,) = run_silver(self.config(**more), [TABLE.name], self.spark).tables
         assert done.error is None, done.error
 
     def rebuild(self, asked: RebuildOptions | None = None, **more: Any) -> TableReport:
-        (done,) = run_rebuild(self.config(**more), [TABLE.name], self._spark, options=asked).tables
+        (done,) = run_rebuild(self.config(**more), [TABLE.name], self.spark, options=asked).tables
         return done
 
     def rows(self) -> dict[int, dict[str, Any]]:
@@ -84,7 +76,7 @@ class RebuildLake:
         """The side table's entries at the pin of silver's newest commit."""
         progress = self.lake.table("silver").progress()
         assert progress is not None
-        entries = SideTable(self._spark, f"{self.root}/side/{FOLDER}").read(progress.side).drop(BATCH, "at_ms")
+        entries = SideTable(self.spark, f"{self.root}/side/{FOLDER}").read(progress.side).drop(BATCH, "at_ms")
         return {str(entry) for entry in entries.collect()}
 
 
@@ -102,7 +94,7 @@ def lived(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Rebu
 
 @pytest.fixture
 def place(lived: RebuildLake, tmp_path: Path) -> RebuildLake:
-    return lived.copied(tmp_path / "lake")
+    return copied(lived, tmp_path / "lake")
 
 
 def test_rebuild_keeps_correct_rows_and_repairs_wrong_ones(place: RebuildLake) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from support.copies import copied
 from support.three_layers import Lake
 
 from cdc_lake.config import StorageConfig
@@ -18,11 +19,19 @@ def warns_of_other_history(done: TableReport) -> bool:
     return any("history" in warning and "differs" in warning for warning in done.warnings)
 
 
-@pytest.fixture(params=[(DELTA, HUDI), pytest.param((HUDI,), marks=pytest.mark.deep)], ids=["delta", "hudi"])
-def lake(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Lake:
-    lake = Lake(spark, tmp_path, *request.param)
+@pytest.fixture(
+    scope="module", params=[(DELTA, HUDI), pytest.param((HUDI,), marks=pytest.mark.deep)], ids=["delta", "hudi"]
+)
+def taken(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """Three rows in all layers."""
+    lake = Lake(spark, tmp_path_factory.mktemp("taken"), *request.param)
     lake.take(1, 2, 3)
     return lake
+
+
+@pytest.fixture
+def lake(taken: Lake, tmp_path: Path) -> Lake:
+    return copied(taken, tmp_path / "lake")
 
 
 def test_bronze_restored_from_backup_is_compared_without_loss(lake: Lake) -> None:

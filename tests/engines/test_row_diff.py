@@ -33,8 +33,7 @@ def rows(table: Table, version: int) -> Rows:
     return {row["id"]: (row["part"], row["n"], row["__batch"]) for row in table.read(as_of=version).collect()}
 
 
-def expected(table: Table, since: int, until: int) -> dict[str, Rows]:
-    was, is_now = rows(table, since), rows(table, until)
+def expected(was: Rows, is_now: Rows) -> dict[str, Rows]:
     return {
         BEFORE: {number: row for number, row in was.items() if is_now.get(number) != row},
         AFTER: {number: row for number, row in is_now.items() if was.get(number) != row},
@@ -67,8 +66,8 @@ def test_diff_of_two_versions_lists_before_and_after_images(
             table.maintain()
             versions.append(table.version())
 
-    pairs = [(0, 1), (0, 4), (1, 3)]
-    for since, until in pairs:
-        assert found(table, versions[since], versions[until]) == expected(table, versions[since], versions[until])
+    held = {number: rows(table, versions[number]) for number in (0, 1, 3, 4)}
+    for since, until in [(0, 1), (0, 4), (1, 3)]:
+        assert found(table, versions[since], versions[until]) == expected(held[since], held[until])
     assert found(table, versions[2], versions[3]) == {BEFORE: {}, AFTER: {}}
-    assert all(expected(table, versions[0], versions[4]).values())
+    assert all(expected(held[0], held[4]).values())

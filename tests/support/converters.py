@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from conformance.by_lake import table_rows
 from pyspark.sql import SparkSession
 
 from cdc_lake.bronze.run import run_bronze
@@ -93,8 +94,11 @@ class Lake:
     ) -> None:
         self._topic = topic
         self._spark, self.registry, self.broker = spark, registry, FakeBroker()
-        self._config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(**settings))
-        self._root, self.offset = root, 0
+        self._root, self._settings, self.offset = root, TableConfig(**settings), 0
+
+    @property
+    def _config(self) -> Config:
+        return Config(lake=LakeConfig(root=str(self._root)), defaults=self._settings)
 
     def send(self, key: tuple[bytes | None, wire.Headers], value: tuple[bytes | None, wire.Headers]) -> None:
         """Append a record."""
@@ -131,7 +135,8 @@ class Lake:
 
     def problems(self) -> dict[int, str]:
         """By offset: the reason of quarantine."""
-        return {r["offset"]: r["error"]["message"] for r in self.bronze() if r["status"] == "quarantined"}
+        rows = sorted(table_rows(self.table("bronze").path), key=lambda row: int(row["offset"]))
+        return {row["offset"]: row["error"]["message"] for row in rows if row["status"] == "quarantined"}
 
 
 def check_life(rows: dict[int, Any], start: int) -> None:

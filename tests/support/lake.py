@@ -6,6 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from cdc_lake.bronze.decide import with_decision
@@ -103,16 +104,16 @@ class Lake:
         """One silver run, which must succeed."""
         return self._succeeded(run_silver(self._config, [self._topic.table], self._spark))
 
-    def take(self, *batches: Sequence[Record]) -> dict[Any, Row]:
+    def take(self, *batches: Sequence[Record]) -> dict[Any, dict[str, Any]]:
         """Land and fold each batch; silver's rows by key."""
         for records in batches:
             self.land(records)
             self.fold()
         return self.rows()
 
-    def rows(self) -> dict[Any, Row]:
-        """Silver's rows by key, deleted ones included."""
-        return {row["id"]: row for row in self.silver.read().collect()}
+    def rows(self) -> dict[Any, dict[str, Any]]:
+        """Silver's rows by key, deleted ones included, read by delta-rs."""
+        return {row["id"]: row for row in DeltaTable(self.silver.path).to_pyarrow_table().to_pylist()}
 
     @staticmethod
     def _succeeded(report: Report) -> TableReport:

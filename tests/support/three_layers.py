@@ -5,12 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from conformance.by_lake import table_rows
 from pyspark.sql import SparkSession
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, GoldConfig, LakeConfig, StorageConfig, TableConfig
 from cdc_lake.gold.run import run_gold
-from cdc_lake.runs.context import lake_of, open_gold
+from cdc_lake.lake.lake import SilverTarget
+from cdc_lake.runs.context import lake_of
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.silver.run import run_silver
 from support.events import OPTIONAL_INT, Topic
@@ -30,23 +32,32 @@ class Lake:
     """A topic in all three layers, and its source: the newest `n` of each key.
 
     Args:
-        root: has the lake, and copies of it.
+        root: its folder, which also has its gold model.
         silver: formats and types of its silver tables.
         settings: more of `TableConfig`'s.
     """
 
     def __init__(self, spark: SparkSession, root: Path, *silver: StorageConfig, **settings: Any) -> None:
-        self.spark, self.root = spark, root / "lake"
+        self.spark, self.root = spark, root
         self.topic, self.broker, self.source = Topic({"n": OPTIONAL_INT}), FakeBroker(), dict[int, int]()
-        (root / "models").mkdir()
-        (root / "models" / "per_half.sql").write_text(MODEL.format(table=self.topic.table))
-        self.config = Config(
-            lake=LakeConfig(root=str(self.root)),
-            gold=GoldConfig(models=str(root / "models")),
-            defaults=TableConfig(storage=silver, **settings),
+        self._models.mkdir(parents=True)
+        (self._models / "per_half.sql").write_text(MODEL.format(table=self.topic.table))
+        self._settings, self._lsn = TableConfig(storage=silver, **settings), 0
+
+    @property
+    def _models(self) -> Path:
+        return self.root / "_models"
+
+    @property
+    def config(self) -> Config:
+        return Config(
+            lake=LakeConfig(root=str(self.root)), gold=GoldConfig(models=str(self._models)), defaults=self._settings
         )
-        self.targets = lake_of(self.config).silver(self.topic.table)
-        self._lsn = 0
+
+    @property
+    def targets(self) -> list[SilverTarget]:
+        """The silver tables."""
+        return lake_of(self.config).silver(self.topic.table)
 
     def change(self, *keys: int) -> None:
         """Set `n` of each key in the source, and send the changes to Kafka."""
@@ -93,14 +104,14 @@ class Lake:
         self.refresh()
 
     def check(self) -> None:
-        """Check that silver and gold equal the source."""
+        """Check that silver and gold equal the source, read by delta-rs or hudi-rs."""
         for target in self.targets:
-            rows = target.open(self.spark).read().select("id", "n").collect()
-            assert sorted(map(tuple, rows)) == sorted(self.source.items()), target.name
+            rows = sorted((row["id"], row["n"]) for row in table_rows(target.path))
+            assert rows == sorted(self.source.items()), target.name
         halves = [(half, [n for key, n in self.source.items() if key % 2 == half]) for half in (0, 1)]
-        gold = open_gold(lake_of(self.config), self.config.gold.models, "per_half", self.spark)
-        found = gold.read().select("half", "things", "n").collect()
-        assert sorted(map(tuple, found)) == [(half, len(those), sum(those)) for half, those in halves]
+        gold = table_rows(lake_of(self.config).path("gold", "per_half"))
+        found = sorted((row["half"], row["things"], row["n"]) for row in gold)
+        assert found == [(half, len(those), sum(those)) for half, those in halves]
 
     def back_up(self, *layers: str) -> Callable[[], None]:
         """Copy the folders of layers; returns a function that restores the copies."""
