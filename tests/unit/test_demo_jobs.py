@@ -59,10 +59,9 @@ def continuous(tmp_path: Path) -> Callable[[str], ContinuousJob]:
 
     def job(more: str) -> ContinuousJob:
         submit = tmp_path / "submit.py"
-        submit.write_text(CONTINUOUS + more)
-        platform = Platform(
-            (sys.executable, str(submit)), CHECKOUT / "jobs", CHECKOUT / "conf" / "cdc-lake.yml", os.environ
-        )
+        submit.write_text(f"#!{sys.executable}\n{CONTINUOUS}{more}")
+        submit.chmod(0o700)
+        platform = Platform((str(submit),), CHECKOUT / "jobs", CHECKOUT / "conf" / "cdc-lake.yml", os.environ)
         return Jobs(platform, Stack(tmp_path / "stack"), str(tmp_path / "lake"), "delta").continuous("bronze")
 
     return job
