@@ -62,6 +62,7 @@ def demo(
         keep=keep,
         show=partial(_shown, console),
     )
+    console.print()
     print_result(result, console)
     if keep:
         _print_addresses(place, result, table_type)
@@ -112,9 +113,9 @@ def _shown(console: Console, step: "Step") -> Iterator[None]:
     """Show a step with a progress bar on a terminal, and one line with its outcome at its end."""
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        progress.add_task(f"{step.name:9} {step.text}", total=None)
+        progress.add_task(f"{step.name:10}{step.text}", total=None)
         yield
-    console.print(f"{step.name:9} {step.text:<60} {step.seconds:5.1f} s", soft_wrap=True)
+    console.print(f"{step.name:10}{step.text:<60}{step.seconds:6.1f} s", soft_wrap=True)
 
 
 def print_result(result: "DemoResult", console: Console) -> None:

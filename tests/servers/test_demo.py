@@ -145,7 +145,9 @@ def test_soft_delete_keeps_the_row_and_hard_delete_removes_it(ended: Ended) -> N
 def test_demo_prints_steps_summary_and_next_commands(ended: Ended) -> None:
     assert len(ended.out.splitlines()) == 1  # all else is on stderr with --json
     steps, _, rest = ended.err.partition("topic after")
-    assert [line.split()[0] for line in steps.splitlines()] == [part.split()[0] for part in ended.result["parts"]]
+    assert [line.split()[0] for line in steps.split("\n\n")[0].splitlines()] == [
+        part.split()[0] for part in ended.result["parts"]
+    ]
     assert "Silver and gold equal Postgres." in rest
     shown, _, commands = ended.err.partition("Try next")
     assert max(map(len, shown.splitlines())) <= 80

@@ -3,8 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.copies import copied
 from support.fakes import FakeBroker
+
+pytestmark = pytest.mark.core
 
 
 class Lake:

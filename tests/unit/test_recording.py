@@ -15,6 +15,8 @@ from cdc_lake.decode.identity import Identity
 from cdc_lake.demo.recorded import RECORDING, TOPIC, RecordedRegistry, RecordedTopic, read_recording
 from cdc_lake.sources.logs import Span
 
+pytestmark = pytest.mark.core
+
 CONTENT = json.loads(gzip.decompress(RECORDING.read_bytes()))
 RECORDED = [record for record in CONTENT["records"] if "note" not in record]
 REPLAYED, BROKEN = (record for record in CONTENT["records"] if "note" in record)
