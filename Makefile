@@ -13,7 +13,9 @@ SPARK41 := .cdc_lake/spark41
 SPARK41_STAMP := $(SPARK41)/.installed
 COMPILE = $(UV) pip compile --no-config --quiet --upgrade --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
-PYTEST := pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(if $(TEST_RESULTS),--results $(TEST_RESULTS))
+PYTEST = pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder $(if $(TEST_RESULTS),--results $(TEST_RESULTS))
+
+PROCESSES := 3
 
 export PATH := $(abspath $(BIN)):$(PATH)
 unexport VIRTUAL_ENV
@@ -45,7 +47,8 @@ package: setup ## Build a package for clusters in dist/
 setup-spark41: setup $(SPARK41_STAMP) ## Create the Spark 4.1 environment for tests
 	@$(SPARK41)/bin/cdc-lake jars fetch --quiet --profile spark41
 
-test: setup ## Run the core tests in three processes (8 minutes)
+test: PROCESSES := 2
+test: setup ## Run the core tests (8 minutes)
 	$(PYTEST) -m core
 
 test-rest: setup setup-spark41 ## Run the tests that `make test` leaves out (25 minutes)

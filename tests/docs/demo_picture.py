@@ -1,4 +1,4 @@
-"""`make demo 2>&1 | python -m tests.docs.demo_picture`: draw what the demo printed as docs/pictures/demo.svg.
+"""`make demo 2>&1 | python -m tests.docs.demo_picture`: draw what the demo printed as docs/tutorial/demo.svg.
 
 It reads the output of a real run, and shows it up to the verdict in a terminal of 80 columns.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-PICTURE = Path(__file__).parents[2] / "docs" / "pictures" / "demo.svg"
+PICTURE = Path(__file__).parents[2] / "docs" / "tutorial" / "demo.svg"
 _FONT_FILES = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 """Pictures must not load fonts from other servers."""
 

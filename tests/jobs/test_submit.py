@@ -66,7 +66,6 @@ def test_jobs_exit_0_and_print_and_store_their_reports(
     assert sorted(map(str, tables(lake))) == ["bronze/submitted/public/thing", "silver/submitted/public/thing"]
 
 
-@pytest.mark.core
 def test_gold_refreshes_the_bundled_model_once(call: Submit, lake: Path) -> None:
     """Silver of one film that was rented and paid for twice, and of one that was deleted."""
     silver = {

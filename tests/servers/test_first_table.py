@@ -17,9 +17,6 @@ from cdc_lake.demo import sample
 from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
 from cdc_lake.embedded.stack import Stack
 
-pytestmark = pytest.mark.core
-
-
 NAME = "shop"
 PAGE = CHECKOUT / "docs" / "tutorial" / "first-table.md"
 REPORT_PAGE = CHECKOUT / "docs" / "reference" / "report.md"
