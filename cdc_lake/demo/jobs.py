@@ -184,10 +184,12 @@ class ContinuousJob:
         """
         rows: Counter[str] = Counter()
         deadline = time.monotonic() + _WAIT_SECONDS
-        self._signal(signal.SIGCONT)
+        if self._process is None:
+            self._process = self._start()
+        self._process.send_signal(signal.SIGCONT)
         while any(self.progress[table] < number for table, number in goal.items()):
             try:
-                line = self._output.get(timeout=max(deadline - time.monotonic(), 0))
+                line = self._lines.get(timeout=max(deadline - time.monotonic(), 0))
             except queue.Empty:
                 raise self._error(f"it is not done after {_WAIT_SECONDS:.0f} s") from None
             if line is None:
@@ -203,29 +205,23 @@ class ContinuousJob:
                 rows.update(table["rows"])
                 self.progress[table["table"]] = sum(table["consumed_to"].values())
                 self.batches[table["table"]] += table["batches"]
-        self._signal(signal.SIGSTOP)
+        self._process.send_signal(signal.SIGSTOP)
         return rows
 
-    @property
-    def _output(self) -> "queue.SimpleQueue[str | None]":
-        """The lines of its output; None at the end. The first call starts the job."""
-        if self._process is None:
-            self._process = subprocess.Popen(
-                self._command,
-                env=self._environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                preexec_fn=end_with_this_process(signal.SIGKILL),
-            )
-            threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True).start()
-        return self._lines
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self._process is not None:
-            self._process.send_signal(number)
+    def _start(self) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            self._command,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=end_with_this_process(signal.SIGKILL),
+        )
+        threading.Thread(target=self._read, args=(process.stdout,), daemon=True).start()
+        return process
 
     def _read(self, output: IO[str]) -> None:
+        """Queue the lines of the output, and None at its end."""
         with output:
             for line in output:
                 self._lines.put(line)
