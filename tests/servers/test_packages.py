@@ -4,6 +4,7 @@ These are `make test-cluster` and `make test-s3`; tests/jobs/test_package_slice.
 """
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -28,7 +29,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlainSpark]:
 
 def demo(folder: Path, table_type: TableType, platform: Platform) -> int:
     """Run it and print its results; its exit code, which is 0 if there is no difference."""
-    found = run_demo(folder, table_type=table_type, platform=platform, keep=False, say=print)
+    found = run_demo(folder, is_full=True, table_type=table_type, platform=platform, keep=False, show=nullcontext)
     print(found.to_json())
     return found.exit_code
 
