@@ -42,9 +42,6 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             # tests/jobs, tests/servers and `cdc-lake demo` start do compile.)
             f"--master local[2] --conf spark.sql.warehouse.dir={warehouse} "
             "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN "
-            # A task takes longer to start than to process the few rows that it has.
-            "--conf spark.default.parallelism=1 --conf spark.sql.shuffle.partitions=2 "
-            "--conf spark.databricks.delta.snapshotPartitions=1 "
             f"--conf 'spark.driver.extraJavaOptions={SMALL_JVM} {compiler}' "
             "pyspark-shell",
         )

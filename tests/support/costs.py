@@ -28,7 +28,11 @@ Record = Mapping[str, Mapping[Part, float]]
 
 RECORD = Path(__file__).with_name("costs.json")
 CORE_BUDGET = 150_000
-"""What all core tests may cost in units: 12 CPU minutes where a unit takes 4.8 ms."""
+"""What all core tests should cost in units: 12 CPU minutes where a unit takes 4.8 ms."""
+CORE_TOLERANCE = 1.2
+"""A run may exceed the budget by this factor, because a unit depends on what else the machine does: on one whose speed
+varied, the same tests cost 99,000 and 140,000 units.
+"""
 LENIENCE, STARTS = 4 / 3, 10_000
 """A folder may cost its record times the first, plus the second in units: the first test that needs Spark or the
 servers pays for their start, and it may be in any folder.
@@ -181,7 +185,7 @@ def runs_with(file: str, root: Path) -> str:
 def too_expensive(costs: Record, recorded: Record, parts: Collection[Part]) -> list[str]:
     """Core if it exceeds its budget, and if the rest runs too, the folders that are too expensive."""
     found = []
-    if (core := sum(by_folder(costs, ["core"]).values())) > CORE_BUDGET:
+    if (core := sum(by_folder(costs, ["core"]).values())) > CORE_TOLERANCE * CORE_BUDGET:
         found.append(
             f"the core tests cost {core:,.0f} units, and their budget is {CORE_BUDGET:,}: make them cheaper, or leave "
             "out the `core` mark of some (CONTRIBUTING.md)"
