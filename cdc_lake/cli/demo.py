@@ -84,7 +84,8 @@ def _run_recorded(folder: Path, *, as_json: bool) -> int:
     from cdc_lake.demo.recorded import SETTINGS, TOPIC, read_recording, run_recorded  # imported here: it needs pyspark
 
     console = Output(stderr=as_json)
-    result = run_recorded(folder, partial(_shown, console))
+    recording = read_recording()
+    result = run_recorded(folder, recording, partial(_shown, console))
     for sample in result.samples:
         console.print(sample)
     differences = sum(result.differences.values())
@@ -93,7 +94,7 @@ def _run_recorded(folder: Path, *, as_json: bool) -> int:
     settings = f"--config {shlex.quote(str(_short(folder / SETTINGS)))}"
     silver = _short(folder.joinpath("lake", "silver", *TOPIC.split(".")))
     commands = (
-        f"story {TOPIC} {read_recording().story_key} {settings}",
+        f"story {TOPIC} {recording.story_key} {settings}",
         f"quarantine list --each {settings}",
     )
     query = (

@@ -14,7 +14,7 @@ import dataclasses
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -306,6 +306,12 @@ def compare_rows(
     if keys <= {column.name for column in comparable} and BOOLEAN.accepts(_type_of(lake.schema, DELETED)):
         rows = _match_rows(source_rows(comparable), _lake_rows(lake, comparable), comparable, findings)
     return Comparison(*rows, findings.count, tuple(findings.samples), dict(findings.known))
+
+
+def count_differences(expected: Iterable[Hashable], found: Iterable[Hashable]) -> int:
+    """How many values only one of both has; equal values count each time."""
+    one, other = Counter(expected), Counter(found)
+    return ((one - other) + (other - one)).total()
 
 
 def _is_hudi(path: str) -> bool:

@@ -4,14 +4,13 @@ It shares no code with the jobs: it reads the source with psycopg, tables with d
 consumer.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
 import psycopg
 from deltalake import DeltaTable
 
-from cdc_lake.demo.comparer import Comparison, compare
+from cdc_lake.demo.comparer import Comparison, compare, count_differences
 from cdc_lake.demo.result import DemoResult, GoldResult, TableResult
 from cdc_lake.demo.source import Source
 from cdc_lake.demo.tap import StreamStats, observe
@@ -62,11 +61,10 @@ def gold_result(dsn: str, model: str, query: str, lake: Path, seconds: float) ->
     with psycopg.connect(dsn) as source:
         cursor = source.execute(query.encode())
         names = [column.name for column in cursor.description or ()]
-        expected = Counter(cursor.fetchall())
+        expected = cursor.fetchall()
     columns = DeltaTable(str(lake / "gold" / model)).to_pyarrow_table(columns=names).to_pydict().values()
-    found = Counter(zip(*columns, strict=True))
-    differences = (expected - found) + (found - expected)
-    return GoldResult(model, found.total(), expected.total(), differences.total(), round(seconds, 1))
+    found = list(zip(*columns, strict=True))
+    return GoldResult(model, len(found), len(expected), count_differences(expected, found), round(seconds, 1))
 
 
 def _result_without_topic(dsn: str, topic: str, table: Table) -> TableResult:

@@ -9,7 +9,7 @@ import gzip
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, GoldConfig, LakeConfig
 from cdc_lake.decode.identity import Identity
-from cdc_lake.demo.comparer import Column, Row, columns_of, compare_rows, frozen
+from cdc_lake.demo.comparer import Column, Row, columns_of, compare_rows, count_differences, frozen
 from cdc_lake.demo.result import Show, run_step
 from cdc_lake.errors import CdcLakeError, ConfigError
 from cdc_lake.gold.run import run_gold
@@ -32,7 +32,7 @@ from cdc_lake.registries.registry import RegisteredSchema
 from cdc_lake.runs.report import Report
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.silver.run import run_silver
-from cdc_lake.sources.logs import Span, TopicLog
+from cdc_lake.sources.logs import RECORD_COLUMNS, Span, TopicLog
 from cdc_lake.spark.session import build_session
 
 MODELS: Final = Path(__file__).with_name("recording")
@@ -42,10 +42,6 @@ MODEL: Final = "films_per_rating"
 SETTINGS: Final = "recorded-demo.yml"
 """The file in the demo's folder with the lake's settings, which marks the folder as the demo's."""
 
-_KAFKA: Final = (
-    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
-    "headers array<struct<key: string, value: binary>>"
-)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -93,7 +89,7 @@ class RecordedTopic:
             for r in self._records
             if spans[r.partition].start <= r.offset < spans[r.partition].end
         ]
-        return spark.createDataFrame(rows, _KAFKA)
+        return spark.createDataFrame(rows, RECORD_COLUMNS)
 
     def read_around(
         self, spark: SparkSession, topic: str, spans: Mapping[int, Span]
@@ -225,11 +221,12 @@ class RecordedResult:
         return json.dumps(asdict(self))
 
 
-def run_recorded(folder: Path, show: Show) -> RecordedResult:
+def run_recorded(folder: Path, recording: Recording, show: Show) -> RecordedResult:
     """Run the three layers twice, on the snapshot and on the changes, and compare the lake with the recording.
 
     Args:
         folder: for the lake; an earlier lake of this demo is replaced.
+        recording: what to process, and what to compare the lake with.
         show: shows each step.
 
     Raises:
@@ -237,7 +234,7 @@ def run_recorded(folder: Path, show: Show) -> RecordedResult:
         InstallationError: Java, Spark or a jar is missing.
         CdcLakeError: a layer failed.
     """
-    config, recording, result = _prepare(folder.resolve()), read_recording(), RecordedResult()
+    config, result = _prepare(folder.resolve()), RecordedResult()
     layers = _Layers(config, RecordedRegistry(recording.schemas))
     snapshot, all_records = recording.records[: recording.snapshot], recording.records
     steps: tuple[tuple[str, str, Callable[[], str]], ...] = (
@@ -328,19 +325,13 @@ def prove(recording: Recording, lake: Path, result: RecordedResult) -> str:
     result.quarantined = bronze["status"].to_pylist().count("quarantined")
     result.silver_rows, result.source_rows, result.gold_rows = compared.lake_rows, compared.source_rows, len(gold)
     result.differences = {
-        "bronze": _differences(((r.partition, r.offset, r.key, r.value) for r in recording.records), landed),
+        "bronze": count_differences(((r.partition, r.offset, r.key, r.value) for r in recording.records), landed),
         "silver": compared.differences,
-        "gold": _differences(map(_items, expected), map(_items, gold)),
+        "gold": count_differences(map(_items, expected), map(_items, gold)),
     }
     result.samples = list(map(str, compared.samples))
     total = sum(result.differences.values())
     return f"{compared.source_rows} rows of {len(columns)} columns with Postgres' rows: {total} differences"
-
-
-def _differences(expected: Iterable[Hashable], found: Iterable[Hashable]) -> int:
-    """How many are only in one of both."""
-    one, other = Counter(expected), Counter(found)
-    return ((one - other) + (other - one)).total()
 
 
 def _items(row: Mapping[str, Hashable]) -> Hashable:

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cdc_lake.brokers import Admin, BrokerLogin, permanent_error
 from cdc_lake.decode.identity import NO_TIMESTAMP_MS, Identity
 from cdc_lake.errors import CdcLakeError
-from cdc_lake.sources.logs import Span, TopicLog
+from cdc_lake.sources.logs import RECORD_COLUMNS, Span, TopicLog
 
 _INTERNAL_PREFIXES = ("__", "_connect_", "_schemas")
 _FETCH = {
@@ -31,10 +31,6 @@ _FETCH = {
 _LATEST_MS = ((1 << 63) - 1) // 1000
 """Spark stores timestamps in microseconds."""
 _FEW_RECORDS, _FEW_BYTES = 1000, 16 << 20
-_RECORD = (
-    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
-    "headers array<struct<key: string, value: binary>>"
-)
 
 
 class Broker:
@@ -130,8 +126,8 @@ class Broker:
                 few[partition] = Span(span.start, _offset(r) + 1)
                 left_bytes -= len(key or b"") + len(value or b"")
                 if left_bytes <= 0 or len(rows) == _FEW_RECORDS:
-                    return few, spark.createDataFrame(rows, _RECORD)
-        return few, spark.createDataFrame(rows, _RECORD)
+                    return few, spark.createDataFrame(rows, RECORD_COLUMNS)
+        return few, spark.createDataFrame(rows, RECORD_COLUMNS)
 
     def offsets_at(self, log: TopicLog, timestamp_ms: int) -> dict[int, int]:
         """See `TopicSource`."""

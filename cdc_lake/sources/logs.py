@@ -12,6 +12,11 @@ from cdc_lake.decode.identity import Identity
 from cdc_lake.errors import CdcLakeError, ConfigError
 from cdc_lake.points import milliseconds
 
+RECORD_COLUMNS = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
+    "headers array<struct<key: string, value: binary>>"
+)
+"""Spark's schema of the records that a source reads."""
 _OVERFLOW = "java.lang.ArithmeticException: long overflow"
 """What Spark says of a Kafka timestamp that is not within its microseconds."""
 
@@ -71,7 +76,7 @@ class TopicSource(Protocol):
     def read(self, spark: SparkSession, topic: str, spans: Mapping[int, Span]) -> DataFrame:
         """The committed records of `spans`.
 
-        Columns out: `key`, `value` binary, `topic`, `partition`, `offset`, `timestamp`, `headers`.
+        Columns out: `RECORD_COLUMNS`.
         """
 
     def read_around(

@@ -6,19 +6,14 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_lake.decode.identity import Identity
-from cdc_lake.sources.logs import Span, TopicLog
+from cdc_lake.sources.logs import RECORD_COLUMNS, Span, TopicLog
 from support.events import Record
-
-_KAFKA = (
-    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
-    "headers array<struct<key: string, value: binary>>"
-)
 
 
 def kafka(spark: SparkSession, records: Iterable[Record]) -> DataFrame:
     """Records as Spark's Kafka source gives them."""
     rows = [(r.key, r.value, r.topic, r.partition, r.offset, r.timestamp, r.headers) for r in records]
-    return spark.createDataFrame(rows, _KAFKA)
+    return spark.createDataFrame(rows, RECORD_COLUMNS)
 
 
 @dataclass
