@@ -13,7 +13,7 @@ SPARK41 := .cdc_lake/spark41
 SPARK41_STAMP := $(SPARK41)/.installed
 COMPILE = $(UV) pip compile --no-config --quiet --upgrade --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
-PYTEST = pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder $(if $(TEST_RESULTS),--results $(TEST_RESULTS))
+PYTEST = pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder $(if $(TEST_RESULTS),--results=$(TEST_RESULTS))
 
 PROCESSES := 3
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from support import costs, results
 
+from cdc_lake.config import CHECKOUT
+
 pytestmark = pytest.mark.core
 
 SUITE = """
@@ -125,6 +127,19 @@ def test_results_of_two_runs_have_one_summary(suite: Path) -> None:
     ]
     assert f"s  {DEAR}" in rows[3] and f"s  {CHEAP}" in rows[4]
     assert rows[5:] == [f"FAILED {CHEAP}::test_fails"]
+
+
+def test_make_passes_the_file_of_results_to_pytest(tmp_path: Path) -> None:
+    # The file is in another folder, as in .ci/run: pytest must not look for tests and settings there.
+    dry = ["make", "--dry-run", "test", f"TEST_RESULTS={tmp_path / 'results'}"]
+    printed = subprocess.run(dry, cwd=CHECKOUT, capture_output=True, text=True, check=True, timeout=60).stdout
+    (command,) = (line for line in printed.splitlines() if line.startswith("pytest "))
+
+    ended = subprocess.run(
+        [sys.executable, "-m", *command.split(), "--markers"], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
+    )
+
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_folder_may_exceed_its_cost_by_a_third_and_startup() -> None:
