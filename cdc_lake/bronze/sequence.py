@@ -10,6 +10,7 @@ from cdc_lake.decode.records import DecodedLayout
 from cdc_lake.decode.schemas import SchemaError
 from cdc_lake.decode.trees import Tree
 from cdc_lake.decode.types import type_mapping
+from cdc_lake.fold.rules import SHARED
 
 _NUMBERS = ("tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long")
 """Spark's names of integers, all of which `value.columns` may use."""
@@ -35,12 +36,12 @@ def check_sequence(tree: Tree, column: str) -> None:
 def in_sequence(facts: Metadata, value: DecodedLayout, column: str) -> tuple[Metadata, Column]:
     """A value's metadata with the column as log position, and its problem, if any.
 
-    Of two events with the same value in the column, the later one in Kafka is newer. A timestamp is also the
+    Events with the same value in the column form a group, in which the order in Kafka decides. A timestamp is also the
     source time.
 
     Args:
         facts: the metadata from the value's own fields.
-        value: the decoded value; its rows also have Kafka's `topic`, `timestamp` and `offset`.
+        value: the decoded value; its rows also have Kafka's `topic`.
         column: the name of the column.
     """
     rule = type_mapping(row_fields(value.tree)[column])
@@ -52,7 +53,7 @@ def in_sequence(facts: Metadata, value: DecodedLayout, column: str) -> tuple[Met
         number = F.unix_date(sent)
     else:
         number = sent
-    position = F.array(number.cast("bigint"), F.unix_millis("timestamp"), F.col("offset"))
+    position = F.array(number.cast("bigint"), F.lit(SHARED).cast("bigint"))
     missing = F.when(
         number.isNull() & (facts.op != TRUNCATE), f"`{column}`, the column of `merge.sequence_by`, is null"
     )

@@ -141,6 +141,12 @@ class MergeConfig(Model):
         description="Names the column that decides which of two events is newer, if there is no log position: a whole "
         "number, date or timestamp.",
     )
+    order: Literal["source", "log"] = Field(
+        default="source",
+        description="Sets what decides which of two events of a key is newer. `source`: the position in the source's "
+        "log, or the source's time if there is no position. `log`: the order in Kafka, for sources without a position "
+        "whose clock is set back.",
+    )
     apply_as_deletes: str | None = Field(
         default=None, description="Deletes the row of an event that meets this SQL condition."
     )
@@ -317,6 +323,11 @@ class TableConfig(Model):
         return self
 
     @property
+    def is_in_log_order(self) -> bool:
+        """Whether the order in Kafka alone decides which of two events of a key is newer."""
+        return self.merge.order == "log"
+
+    @property
     def key_of_rows(self) -> tuple[str, ...] | None:
         """The columns of the row that make its key; empty where Kafka's key does, none where rows have no key."""
         return None if self.merge.mode == "append" else self.merge.keys
@@ -354,6 +365,10 @@ class TableConfig(Model):
                 f"{topic}: {given[0]}",
                 f"it has no effect with `merge.mode: {merge.mode}`",
                 "remove it or change `merge.mode`",
+            )
+        if merge.sequence_by and self.is_in_log_order:
+            raise ConfigError(
+                f"{topic}: merge.sequence_by", "it has no effect with `merge.order: log`", "remove one of the two"
             )
         if is_append and any(table.format != "delta" for table in self.storage):
             raise ConfigError(

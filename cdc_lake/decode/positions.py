@@ -1,8 +1,12 @@
 """A change's position in its source's log, as numbers that compare left to right.
 
-The fields of a schema identify the source, not the connector's name. A position that lacks a component is unknown: it
-would order changes that have no order. Positions are comparable within one domain only. Sources: Debezium's
-`SourceInfo` of each connector; docs/explanation/ordering-and-deletes.md "The fold".
+The fields of a schema identify the source, not the connector's name. Positions are comparable within one domain only.
+docs/reference/connectors.md lists what each connector's position identifies, with its source in Debezium's code.
+
+Postgres' position identifies an **event**: an equal one is a replay. The others identify a **group** of events, such as
+a transaction, and end with `SHARED`: within the group, only the order in Kafka decides. Fields that seem to order a
+group do not: MariaDB 11.4 gives all row events of a transaction one `pos`, and `row` begins at 0 in each of them; SQL
+Server's `change_lsn` goes back within a commit; Oracle's `rs_id` may be switched off, and `ssn` is always 0.
 """
 
 from collections.abc import Mapping
@@ -12,61 +16,70 @@ from operator import and_
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from cdc_lake.fold.rules import SHARED
+
 POSITION_FIELDS = (
-    *("lsn", "server_id", "file", "pos", "row", "commit_lsn", "change_lsn", "event_serial_no"),
-    *("commit_scn", "scn", "rs_id", "ssn", "rs", "ord", "txnNumber"),
+    *("lsn", "sequence", "server_id", "file", "pos", "row", "gtid", "commit_lsn", "change_lsn", "event_serial_no"),
+    *("commit_scn", "scn", "rs_id", "ssn", "rs", "ord", "wallTime"),
 )
-"""The fields of a source block that form positions and their domains, in addition to `name`, `db` and `ts_ms`."""
+"""The fields of a source block that form positions and their domains, in addition to `name`, `db` and `ts_ms`, and
+those that may be sent with them.
+"""
 
 _BINLOG_FILE = r"^(.+)\.([0-9]{1,18})$"
-_SQL_SERVER_LSN = "^([0-9a-fA-F]{8}):([0-9a-fA-F]{8}):([0-9a-fA-F]{4})$"
+_GTID = "^(.+)[:-]([0-9]{1,18})$"
+_SEQUENCE = r'^\[.*"([0-9]{1,19})"\]$'
+_HEX_LSN = "^([0-9a-fA-F]{8}):([0-9a-fA-F]{8}):0?([0-9a-fA-F]{4,15})$"
 _NUMBER = "^([0-9]{1,19})$"
-_REDO_RECORD = r"^\s*0x([0-9a-fA-F]{1,8})\.([0-9a-fA-F]{1,8})\.([0-9a-fA-F]{1,4})\s*$"
 
 
 def position_of(source: Mapping[str, Column]) -> Column:
     """The position in the source's log, most significant component first; array<bigint>, null when unknown.
 
-    Postgres: the LSN alone, which for one key rises with commit order, because the row's lock makes writers wait.
-    MySQL and MariaDB: number of the binlog file, position, row. SQL Server: the three numbers of the commit's LSN,
-    the three of the change's, serial number. Oracle: commit SCN, SCN, three numbers of the redo record, SSN: changes of
-    one row may share an SCN, and an SSN is unique within a redo record only. MongoDB: seconds, ordinal; unknown inside
-    a transaction, whose changes share them.
+    - Postgres: the LSN, or the second number of `sequence`. For one key it rises with commit order, because the row's
+      lock makes writers wait.
+    - MySQL and MariaDB: number of the binlog file, position; without them, the number in the GTID.
+    - SQL Server and Db2: the three numbers of the commit's LSN. Informix: its only number.
+    - Oracle: the commit SCN; without it the SCN, which is then that of the commit, or of a snapshot row.
+    - MongoDB: seconds, ordinal. Unknown if `ts_ms` is the server's wall clock, to which the ordinal does not belong.
 
     Args:
         source: the source block's fields that the value has, by name.
     """
     if "lsn" in source:
-        return _position(source["lsn"])
+        return _position(F.coalesce(source["lsn"].cast("bigint"), _number(source, "sequence", _SEQUENCE)))
     if {"file", "pos"} <= source.keys():
-        return _position(_part(source["file"], _BINLOG_FILE, 2), source["pos"], _field(source, "row"))
+        in_binlog = _group(_part(source["file"], _BINLOG_FILE, 2), source["pos"])
+        return F.coalesce(in_binlog, _group(_part(_field(source, "gtid"), _GTID, 2)))
+    if "gtid" in source:
+        return _group(_part(source["gtid"], _GTID, 2))
     if "commit_lsn" in source:
-        lsns = (source["commit_lsn"], _field(source, "change_lsn"))
-        return _position(
-            *(part for lsn in lsns for part in _hex_parts(lsn, _SQL_SERVER_LSN)), _field(source, "event_serial_no")
-        )
-    if "commit_scn" in source:
-        scns = (source["commit_scn"], _field(source, "scn"))
-        redo = _hex_parts(_field(source, "rs_id"), _REDO_RECORD)
-        return _position(*(_part(scn, _NUMBER, 1) for scn in scns), *redo, _field(source, "ssn"))
+        lsn = source["commit_lsn"]
+        return F.coalesce(_group(*_hex_parts(lsn)), _group(_part(lsn, _NUMBER, 1)))
+    if "commit_scn" in source or "scn" in source:
+        scns = (_number(source, name, _NUMBER) for name in ("commit_scn", "scn"))
+        return _group(F.coalesce(*scns))
     if "ord" in source:
-        seconds = F.floor(_field(source, "ts_ms") / 1000)
-        return _position(F.when(_field(source, "txnNumber").isNull(), seconds), source["ord"])
-    return F.lit(None).cast("array<bigint>")
+        ts_ms = _field(source, "ts_ms").cast("bigint")
+        is_cluster_time = (ts_ms % 1000 == 0) & ~ts_ms.eqNullSafe(_field(source, "wallTime").cast("bigint"))
+        return _group(F.when(is_cluster_time, F.floor(ts_ms / 1000)), source["ord"])
+    return _position(_number(source, "sequence", _SEQUENCE))
 
 
 def domain_of(source: Mapping[str, Column], topic: Column) -> Column:
     """Within what `position_of` compares, string.
 
-    MySQL and MariaDB: server ID and the binlog files' base name, null if the file is unknown. MongoDB: the replica set.
-    Others: the connector's name and the database, or the topic if they are unknown.
+    MySQL and MariaDB: server ID and the binlog files' base name, or the GTID's server, null if both are unknown.
+    MongoDB: the replica set. Others: the connector's name and the database, or the topic if they are unknown.
 
     Args:
         source: the source block's fields that the value has, by name.
         topic: the record's.
     """
-    if {"file", "pos"} <= source.keys():
-        return _joined(_field(source, "server_id"), _part(source["file"], _BINLOG_FILE, 1))
+    if {"file", "pos"} <= source.keys() or ("gtid" in source and "lsn" not in source):
+        file = _part(_field(source, "file"), _BINLOG_FILE, 1)
+        of_gtid = F.when(file.isNull() | _field(source, "pos").isNull(), _part(_field(source, "gtid"), _GTID, 1))
+        return F.coalesce(of_gtid, _joined(_field(source, "server_id"), file))
     if {"ord", "rs"} <= source.keys():
         return source["rs"].cast("string")
     return F.coalesce(_joined(_field(source, "name"), _field(source, "db")), topic)
@@ -75,6 +88,11 @@ def domain_of(source: Mapping[str, Column], topic: Column) -> Column:
 def _position(*components: Column) -> Column:
     numbers = [component.cast("bigint") for component in components]
     return F.when(reduce(and_, (number.isNotNull() for number in numbers)), F.array(*numbers))
+
+
+def _group(*components: Column) -> Column:
+    """The position of a group of events."""
+    return _position(*components, F.lit(SHARED))
 
 
 def _joined(first: Column, second: Column) -> Column:
@@ -86,11 +104,16 @@ def _field(source: Mapping[str, Column], name: str) -> Column:
     return source.get(name, F.lit(None).cast("string"))
 
 
+def _number(source: Mapping[str, Column], name: str, pattern: str) -> Column:
+    """The number in a text field, bigint; null if the text does not match."""
+    return _part(_field(source, name), pattern, 1).cast("bigint")
+
+
 def _part(text: Column, pattern: str, group: int) -> Column:
     """What a group of the pattern matches, string; null if the text does not match."""
     text = text.cast("string")
     return F.when(text.rlike(pattern), F.regexp_extract(text, pattern, group))
 
 
-def _hex_parts(text: Column, pattern: str) -> tuple[Column, ...]:
-    return tuple(F.conv(_part(text, pattern, group), 16, 10) for group in (1, 2, 3))
+def _hex_parts(lsn: Column) -> tuple[Column, ...]:
+    return tuple(F.conv(_part(lsn, _HEX_LSN, group), 16, 10) for group in (1, 2, 3))

@@ -37,6 +37,13 @@ def padded(lists: pa.Array) -> tuple[Ints, Bools]:
     return found, to_numpy(pc.is_valid(lists))
 
 
+def last_of_lists(lists: pa.Array) -> Ints:
+    """The last number of each list; 0 for null and empty lists."""
+    lengths = to_numpy(pc.fill_null(pc.list_value_length(lists), 0)).astype(np.int64)
+    values = np.append(to_numpy(lists.flatten()), 0)
+    return np.where(lengths > 0, values[np.cumsum(lengths) - 1], 0).astype(np.int64)
+
+
 def lexicographic(columns: Iterable[Sequence[Bools]], rows: int) -> tuple[Bools, Bools]:
     """Row by row, whether one is less than another, and whether they are equal.
 

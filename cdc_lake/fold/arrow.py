@@ -21,7 +21,8 @@ def fold(batches: Iterable[pa.RecordBatch], rules: Rules) -> Iterator[pa.RecordB
     """Fold the runs of a sorted stream.
 
     Columns in: `key`; `pk`, struct of the key columns; `rank`; `log_position`; `op`; `is_streaming`; `order`, for a row
-    in silver the key's; `unsent`, the large columns without a value; `key_change`, for a side entry the key change that
+    in silver the key's; `read_at`, for a row in silver that a snapshot wrote, the position at which it was read;
+    `unsent`, the large columns without a value; `key_change`, for a side entry the key change that
     began the lifetime; `seen`, for a side entry the last processed log position; `snapshot`; `is_new`, whether the
     event is new to silver; `refold`, whether to refold the key from its first event; `raw_value`, `value_schema`,
     `framing`.
@@ -34,8 +35,10 @@ def fold(batches: Iterable[pa.RecordBatch], rules: Rules) -> Iterator[pa.RecordB
     `is_changed`; `is_refolded`, whether the key was refolded without the stored state; `is_out_of_order`, whether an
     event is before the last processed one, so that the key must be refolded (in a comparison: whether events were
     ignored because silver has more); `has_duplicates`, whether silver has several rows of the key; `is_compared`,
-    `is_log_reset`, whether log positions were comparable, and went back while the time went forward; `counting`,
-    `stale`, the numbers of new events that were applied and ignored.
+    `is_log_reset`, whether log positions were comparable, and went back while the time went forward; `is_unplaced`,
+    whether a snapshot row without a position replaced a row that changes without a position had written; `counting`,
+    `stale`, the numbers of new events that were applied and ignored; of the ignored ones `outdated`, the snapshot rows,
+    and `behind_clock`, those that only their time made stale, at most `behind_ms` before the time of the last event.
 
     Pieces of role `values` have a further record with `columns` of the row. Pieces of role `lifetime` have the values
     that a key change passes on: `key_change`, `log_position`, `moved_by`, `kept`, and `columns` in the record.

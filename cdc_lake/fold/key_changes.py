@@ -44,19 +44,20 @@ class EndedLifetimes:
         value is used. A change without a log position is named by its time and keys, which another change may share:
         then a value is used only if all of them have the same.
         """
-        found = self._candidates(column, key_change, ())
+        found = self._candidates(column, key_change, set())
         return next(iter(found.values())) if len(found) == 1 else None
 
-    def _candidates(self, column: str, key_change: str | None, seen: tuple[str, ...]) -> dict[Hashable, str]:
-        """The possible values, and a lifetime with each."""
+    def _candidates(self, column: str, key_change: str | None, seen: set[str]) -> dict[Hashable, str]:
+        """The possible values, and a lifetime with each. Each lifetime is looked at once: the changes of a transaction
+        may form a circle, such as 1 to 2 and 2 to 1.
+        """
         found: dict[Hashable, str] = {}
         for left in self._by_move.get(key_change or "", ()):
             if left.id in seen:
                 continue
+            seen.add(left.id)
             has_own = column in left.values
-            own = (
-                {left.values[column]: left.id} if has_own else self._candidates(column, left.moved_by, (*seen, left.id))
-            )
+            own = {left.values[column]: left.id} if has_own else self._candidates(column, left.moved_by, seen)
             found = own | found
             if found and not is_without_position(key_change):
                 break

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdc_lake.fold.rules import STARTS, TRUNCATE, UPSERTS, Event, Lifetime, LogPosition, Order, State, step
+from cdc_lake.fold.rules import STARTS, TOMBSTONE, TRUNCATE, UPSERTS, Event, Lifetime, LogPosition, Order, State, step
 from cdc_lake.fold.stream import (
     LIFETIME_PIECE,
     MEMORY,
@@ -38,8 +38,8 @@ class KeyRun:
         self.unsent: Sequence[str] = ()
         self.left: list[Lifetime] = []
         self.has_stored = self.has_memory = self.has_duplicates = self.is_out_of_order = self.refold = False
-        self.is_changed = self.is_compared = self.is_log_reset = False
-        self.counting = self.stale = 0
+        self.is_changed = self.is_compared = self.is_log_reset = self.is_unplaced = False
+        self.counting = self.stale = self.outdated = self.behind_clock = self.behind_ms = 0
         self.snapshot: str | None = None
         self.source: Order | None = None
         self._floor: LogPosition | None = None
@@ -70,7 +70,8 @@ class KeyRun:
         values = {name: STORED for name in (REST, *self.rules.large) if name not in self.unsent}
         log_position = log_position_of(row["log_position"])
         self.state = State(
-            True, row["op"] in UPSERTS, row["op"], log_position, log_position, order_of(row["order"]), values
+            *(True, row["op"] in UPSERTS, row["op"], log_position, log_position, order_of(row["order"]), values),
+            read_at=row["read_at"],
         )
 
     def _take_memory(self, row: Mapping[str, Any]) -> None:
@@ -88,16 +89,19 @@ class KeyRun:
         self._take_table_events(before=log_position)
         sent = {name: record for name in (REST, *self.rules.large) if name not in row["unsent"]} if record else {}
         source = order_of(row["order"])
-        event = Event(log_position, op, source if row["is_streaming"] else None, sent, row["key_change"])
+        order = None if op == TOMBSTONE else source
+        event = Event(log_position, op, order, sent, row["key_change"], is_streaming=row["is_streaming"])
         if not self._reaches(event, is_start=op in STARTS):
             self.stale += row["is_new"]
             return
-        self._compare(event.order)
+        last = self.state.order
+        self._compare(event)
         counts = self._step(event)
         if counts:
             self.snapshot, self.source = row["snapshot"], source
         self.counting += counts and row["is_new"]
-        self.stale += not counts and row["is_new"]
+        if not counts and row["is_new"]:
+            self._count_ignored(event, last)
 
     def _take_table_events(self, before: LogPosition | None = None) -> None:
         """Process the whole-table events before a position; at the end all remaining ones."""
@@ -134,18 +138,31 @@ class KeyRun:
             self.is_out_of_order, self.refold = False, True
         return not self.is_out_of_order
 
-    def _compare(self, order: Order | None) -> None:
-        last = self.state.order
-        if order is None or last is None or order.position is None or last.position is None:
+    def _compare(self, event: Event) -> None:
+        order, last = event.order, self.state.order
+        if order is None or last is None:
             return
-        if order.domain == last.domain:
+        if order.position is None or last.position is None:
+            self.is_unplaced |= not event.is_streaming and self.state.is_live and order.position == last.position
+        elif order.domain == last.domain and event.is_streaming:
             self.is_compared = True
             is_newer = None not in (order.ts_ms, last.ts_ms) and order.ts_ms > last.ts_ms  # type: ignore[operator]
             self.is_log_reset |= is_newer and order.position < last.position  # type: ignore[operator]
 
+    def _count_ignored(self, event: Event, last: Order | None) -> None:
+        """Count a new event that was ignored. `last` is the order of the last streaming event before it."""
+        self.stale += 1
+        if not event.is_streaming:
+            self.outdated += 1
+        elif event.order is not None and last is not None and event.order.ts_ms is not None:
+            has_positions = event.order.position is not None and last.position is not None
+            if not (has_positions and event.order.domain == last.domain) and last.ts_ms is not None:
+                self.behind_clock += 1
+                self.behind_ms = max(self.behind_ms, last.ts_ms - event.order.ts_ms)
+
     def _step(self, event: Event) -> bool:
         hard = self.rules.truncates_hard if event.op == TRUNCATE else self.rules.hard
-        outcome = step(self.state, event, hard=hard)
+        outcome = step(self.state, event, hard=hard, log_may_reset=self.rules.log_may_reset)
         self.is_changed |= outcome.counts
         if outcome.left is not None:
             self.left.append(outcome.left)
@@ -200,8 +217,12 @@ class RunPieces:
             has_duplicates=run.has_duplicates,
             is_compared=run.is_compared,
             is_log_reset=run.is_log_reset,
+            is_unplaced=run.is_unplaced,
             counting=run.counting,
             stale=run.stale,
+            outdated=run.outdated,
+            behind_clock=run.behind_clock,
+            behind_ms=run.behind_ms,
             **bytes_of(rest),
         )
         self._add_records(run, VALUES_PIECE, state.applied_at, given, but=rest)

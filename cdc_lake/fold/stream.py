@@ -36,9 +36,17 @@ PIECES = pa.schema(
         *((name, _BOOL) for name in ("has_row", "has_stored", "has_memory", "keeps_rest", "is_changed")),
         *(
             (name, _BOOL)
-            for name in ("is_refolded", "is_out_of_order", "has_duplicates", "is_compared", "is_log_reset")
+            for name in (
+                "is_refolded",
+                "is_out_of_order",
+                "has_duplicates",
+                "is_compared",
+                "is_log_reset",
+                "is_unplaced",
+            )
         ),
-        *(("counting", pa.int32()), ("stale", pa.int32())),
+        *((name, pa.int32()) for name in ("counting", "stale", "outdated", "behind_clock")),
+        ("behind_ms", pa.int64()),
     ]
 )
 """The columns of pieces, followed by `pk`, whose type depends on the table."""
@@ -72,6 +80,7 @@ class Rules:
         last_table_event: the last whole-table event so far; every key has processed it.
         is_comparison: silver may have more than the available events. If an event with a complete row is at or before
             silver's state, the key is refolded from there; otherwise only newer events are applied.
+        log_may_reset: whether the user expects the source's positions to go back; see `rules.is_outdated`.
     """
 
     large: Sequence[str]
@@ -82,6 +91,7 @@ class Rules:
     start: State = field(default_factory=State)
     last_table_event: LogPosition | None = None
     is_comparison: bool = False
+    log_may_reset: bool = False
 
 
 def batch_of_pieces(columns: Mapping[str, pa.Array]) -> pa.RecordBatch:

@@ -27,10 +27,10 @@ class KafkaPosition(NamedTuple):
 
 
 class Truncate(NamedTuple):
-    """A truncate and its source order."""
+    """A truncate and its source order; none if Kafka's order decides."""
 
     log_position: KafkaPosition
-    order: Order
+    order: Order | None
 
 
 class SnapshotMarker(NamedTuple):

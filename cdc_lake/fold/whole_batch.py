@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc_lake.fold.arrays import Bools, Ints, filled, is_in, lexicographic, named, padded, to_numpy
-from cdc_lake.fold.rules import DELETES, TOMBSTONE, UPSERTS
+from cdc_lake.fold.arrays import Bools, Ints, filled, is_in, last_of_lists, lexicographic, named, padded, to_numpy
+from cdc_lake.fold.rules import DELETES, SHARED, TOMBSTONE, UPSERTS
 from cdc_lake.fold.stream import (
     EVENT,
     LOG_POSITION,
@@ -30,6 +30,7 @@ _NARROW = (
     "op",
     "is_streaming",
     "order",
+    "read_at",
     "unsent",
     "key_change",
     "seen",
@@ -40,6 +41,8 @@ _NARROW = (
 """The columns without the bytes and the primary key."""
 _RARE = ("has_memory", "is_refolded", "is_out_of_order", "has_duplicates")
 """Markers of pieces that are false for every run in which all events are applied."""
+_IGNORED = ("stale", "outdated", "behind_clock", "behind_ms")
+"""Counts of ignored events."""
 
 
 class WholeBatch:
@@ -87,7 +90,7 @@ class WholeBatch:
         return np.where(found >= self._first[self._run], found, -1)
 
     def _compare(self) -> None:
-        """Compute which events are stale against the last event with an order, like `rules.is_stale`."""
+        """Compare events with the last event that has an order, like `rules.is_stale` and `rules.is_outdated`."""
         order, start = self._batch.column("order"), self._rules.start.order
         orders = pa.concat_arrays([order, pa.array([order_dict(start)], order.type)])
         position, has_position = padded(orders.field("position"))
@@ -104,8 +107,14 @@ class WholeBatch:
         both_timed = has_ts[now] & has_ts[before]
         is_older = both_timed & (ts_ms[now] < ts_ms[before])
         is_newer = both_timed & (ts_ms[now] > ts_ms[before])
-        is_stale = np.where(is_comparable, (is_less | is_equal) & ~is_newer, is_older)
-        self._is_stale = self._is_streaming & is_stale
+        is_same_event = is_equal & (last_of_lists(orders.field("position"))[now] != SHARED)
+        is_stale = np.where(is_comparable, (is_less | is_same_event) & ~is_newer, is_older)
+        is_read = self._is_event & self._is_upsert & ~self._is_streaming
+        is_outdated = is_comparable & is_less & ~(is_newer & self._rules.log_may_reset)
+        self._is_stale = np.where(is_read, is_outdated, self._is_streaming & is_stale)
+        has_order = to_numpy(pc.is_valid(orders)) & ~nothing
+        is_live = np.append(False, self._is_upsert[:-1] & (self._run[1:] == self._run[:-1]))
+        self._is_unplaced = is_read & is_live & has_order[before] & ~has_position[now] & ~has_position[before]
         self._is_compared = self._is_streaming & is_comparable
         self._is_reset = self._is_compared & is_less & is_newer
 
@@ -177,8 +186,9 @@ class WholeBatch:
             **dict.fromkeys(_RARE, pa.repeat(False, len(runs))),
             "is_compared": pa.array(np.logical_or.reduceat(self._is_compared, self._first)[runs]),
             "is_log_reset": pa.array(np.logical_or.reduceat(self._is_reset, self._first)[runs]),
+            "is_unplaced": pa.array(np.logical_or.reduceat(self._is_unplaced, self._first)[runs]),
             "counting": pa.array(counting[runs]),
-            "stale": pa.array(np.zeros(len(runs), np.int32)),
+            **dict.fromkeys(_IGNORED, pa.array(np.zeros(len(runs), np.int32))),
         }
         found = batch_of_pieces(rows)
         if given:

@@ -15,7 +15,17 @@ from cdc_lake.columns import KAFKA
 from cdc_lake.config import Config, TableConfig
 from cdc_lake.decode.envelope import is_snapshot_edge
 from cdc_lake.errors import ConfigError
-from cdc_lake.fold.rules import STREAMING_OPS, TRUNCATE, WHOLE_TABLE_OPS, Event, LogPosition, Order, State, step
+from cdc_lake.fold.rules import (
+    STREAMING_OPS,
+    TOMBSTONE,
+    TRUNCATE,
+    WHOLE_TABLE_OPS,
+    Event,
+    LogPosition,
+    Order,
+    State,
+    step,
+)
 from cdc_lake.fold.table_events import table_events
 from cdc_lake.lake.lake import Lake
 from cdc_lake.runs.context import lake_of, needs_hadoop, only_one, select_landed
@@ -146,7 +156,8 @@ def _story_events(run: SilverRun, key: str, reached: int) -> tuple[list[StoryEve
     """The events, and how many more follow."""
     own = F.col("key") == key
     happened, more = _key_events(run, own)
-    listed = _fold_events(happened, reached, more)
+    log_may_reset = run.settings.read.on_log_reset == "warn"
+    listed = _fold_events(happened, reached, more, log_may_reset=log_may_reset)
     is_aside = F.col("status").isin("quarantined", "dropped") | F.col("tombstone_of").isNotNull()
     aside, more_aside = _first(run.bronze.where(own & is_aside).withColumn(KAFKA, log_position()))
     listed += [(tuple(row[KAFKA]), _unfolded_event(row)) for row in aside]
@@ -165,7 +176,7 @@ def _key_events(run: SilverRun, own: Column) -> tuple[list[tuple[Event, StoryEve
         unmet = with_unmet(events, rejecting, run.done.table).drop("key")
         sent, more = _first(events.join(unmet, KAFKA, "left"))
     found = [
-        *(_row_event(row) for row in sent),
+        *(_row_event(row, in_log_order=run.settings.is_in_log_order) for row in sent),
         *map(_whole_table_event, table_events(*reading.truncates_and_markers(rows)).events),
     ]
     found.sort(key=lambda one: one[0].log_position)
@@ -179,7 +190,7 @@ def _first(events: DataFrame) -> tuple[list[Row], int]:
 
 
 def _fold_events(
-    happened: Iterable[tuple[Event, StoryEvent]], reached: int, more: int
+    happened: Iterable[tuple[Event, StoryEvent]], reached: int, more: int, *, log_may_reset: bool
 ) -> list[tuple[LogPosition, StoryEvent]]:
     """Fold events, and add to each its effect. Events of all keys are listed only if they count.
 
@@ -187,6 +198,7 @@ def _fold_events(
         happened: the key's events, in log order.
         reached: silver's last bronze batch.
         more: how many events follow, any of which may decide.
+        log_may_reset: see `rules.is_outdated`.
     """
     listed = []
     state, row = State(), dict[str, str | None]()
@@ -194,14 +206,14 @@ def _fold_events(
     for event, one in happened:
         if one.verdict == "rejected":
             pass
-        elif step(state, event, hard=False).counts:
+        elif step(state, event, hard=False, log_may_reset=log_may_reset).counts:
             before, row = row, state.values if state.is_live else {}
             one.changes = {n: (before.get(n), row.get(n)) for n in {**before, **row} if before.get(n) != row.get(n)}
             if one.batch is not None and one.batch > reached:
                 one.verdict, one.why = "not folded yet", f"bronze batch {one.batch}; silver has merged up to {reached}"
             elif not (one.changes or one.why):
                 one.why = "changes nothing"
-            newest, winner = event if event.order else newest, one
+            newest, winner = event if event.order and event.is_streaming else newest, one
         elif event.op in WHOLE_TABLE_OPS:
             continue
         else:
@@ -216,21 +228,28 @@ def _fold_events(
 
 
 def _why_lost(event: Event, newest: Event | None) -> str:
-    """Why a streaming event is stale; `newest` is the last event before it that counted."""
-    assert event.order and newest and newest.order, "only a streaming event is stale, and only against another"
+    """Why an event did not count; `newest` is the last streaming event before it that counted."""
+    assert event.order and newest and newest.order, "only an event with an order is lost, and only against another"
+    at = position_text(newest.log_position)
+    if not event.is_streaming:
+        return f"outdated: a snapshot read the row before the change at {at}"
     has_positions = event.order.position is not None and newest.order.position is not None
-    is_by_position = has_positions and event.order.domain == newest.order.domain
-    by = "its log position and time are not newer" if is_by_position else "its time is older"
-    return f"stale: {by} than those of {position_text(newest.log_position)}"
+    if has_positions and event.order.domain == newest.order.domain:
+        return f"stale: its log position and time are not newer than those of {at}"
+    return f"stale: its time is older than that of {at}, and only the time decides: there is no position (merge.order)"
 
 
-def _row_event(row: Row) -> tuple[Event, StoryEvent]:
-    is_streaming = row["op"] in STREAMING_OPS and row["snapshot"] is None
-    order = Order(row["source_position"], row["position_domain"], row["source_ts_ms"]) if is_streaming else None
+def _row_event(row: Row, *, in_log_order: bool) -> tuple[Event, StoryEvent]:
+    is_streaming = row["op"] in STREAMING_OPS and row["snapshot"] is None and not in_log_order
+    order = Order(row["source_position"], row["position_domain"], row["source_ts_ms"])
+    sent = sent_values(row)
+    event = Event(
+        tuple(row[KAFKA]), row["op"], order if row["op"] != TOMBSTONE else None, sent, is_streaming=is_streaming
+    )
     shown = _base_event(row)
     if row[UNMET]:
         shown.verdict, shown.why = "rejected", f"does not meet {', '.join(row[UNMET])}"
-    return Event(tuple(row[KAFKA]), row["op"], order, sent_values(row)), shown
+    return event, shown
 
 
 def _whole_table_event(event: Event) -> tuple[Event, StoryEvent]:

@@ -86,7 +86,7 @@ def _commit(batch: Batch, next_progress: SilverProgress) -> SilverProgress | Non
         next_progress = run.silver.merge(result, list(outcome.layout.keys), next_progress).progress
         failpoints.reach("silver.after_merge", batch=commit)
     run.done.count(events=batch.counts.total, **counts, stale=outcome.totals.stale, refolded=outcome.totals.refolded)
-    for warning in batch.warnings(happened):
+    for warning in (*batch.warnings(happened), *outcome.warnings()):
         run.done.warn(warning)
     return next_progress
 

@@ -27,6 +27,8 @@ _NAMED_KEYS = 10
 """Number of keys listed in an error."""
 
 
+_CLOCK_LAG_MS = 1000
+"""Events that are older than this by the clock alone are reported."""
 _RESET_KEYS = 10
 """The source's log was reset if the positions of this many keys went back, and of most comparable keys."""
 
@@ -49,6 +51,7 @@ class Totals:
 
     Attributes:
         keys: with a new event that counts.
+        unplaced: keys of which a snapshot row without a position replaced what changes had written.
         refolded: keys that were refolded from bronze.
         entries: keys that have, or had, a side-table entry.
     """
@@ -56,6 +59,10 @@ class Totals:
     keys: int
     counting: int
     stale: int
+    outdated: int
+    behind_clock: int
+    behind_ms: int
+    unplaced: int
     out_of_order: int
     duplicates: int
     compared: int
@@ -77,10 +84,18 @@ class Totals:
         found = pieces.agg(
             number(F.col("counting") > 0),
             F.coalesce(F.sum("counting"), F.lit(0)),
-            F.coalesce(F.sum("stale"), F.lit(0)),
+            *(F.coalesce(F.sum(name), F.lit(0)) for name in ("stale", "outdated", "behind_clock")),
+            F.coalesce(F.max("behind_ms"), F.lit(0)),
             *(
                 number(F.col(name))
-                for name in ("is_out_of_order", "has_duplicates", "is_compared", "is_log_reset", "is_refolded")
+                for name in (
+                    "is_unplaced",
+                    "is_out_of_order",
+                    "has_duplicates",
+                    "is_compared",
+                    "is_log_reset",
+                    "is_refolded",
+                )
             ),
             number(role == VALUES_PIECE),
             number(role == LIFETIME_PIECE),
@@ -226,6 +241,30 @@ class FoldResult:
             f"{', '.join(row['key'] for row in keys)}",
             f"run `cdc-lake rebuild --table {table}`; the batch was not committed",
         )
+
+    def warnings(self) -> list[str]:
+        """What may be wrong because the source's order is not known well enough."""
+        totals, found = self.totals, []
+        if totals.behind_ms > _CLOCK_LAG_MS:
+            found.append(
+                f"{totals.behind_clock} events were ignored as replays: they have no position, and their source time "
+                f"is up to {totals.behind_ms / 1000:,.0f} s older than that of an earlier event of their key. If the "
+                "source's clock was set back, set `merge.order: log` and run `cdc-lake rebuild`; to be sure, send the "
+                "position's fields (docs/reference/connectors.md)"
+            )
+        if totals.outdated:
+            found.append(
+                f"{totals.outdated} snapshot rows were ignored: by their position they are older than changes that "
+                "silver has. If the source was restored from a backup, set `read.on_log_reset: warn` and run "
+                "`cdc-lake rebuild`"
+            )
+        if totals.unplaced:
+            found.append(
+                f"snapshot rows without a position replaced {totals.unplaced} rows that changes had written. If the "
+                "connector sends rows of a snapshot after newer changes, send the position's fields "
+                "(docs/reference/connectors.md)"
+            )
+        return found
 
     def check_log(self) -> None:
         """Check that the source's log positions continue.

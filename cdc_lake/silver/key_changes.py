@@ -8,9 +8,10 @@ with the old key in a header. Both have the change's position in the source's lo
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from cdc_lake.fold.rules import SHARED
+
 _NEW_KEY = "__debezium.newkey"
 _OLD_KEY = "__debezium.oldkey"
-_SQL_SERVER_COMPONENTS = 7
 
 
 def has_key_change_headers(headers: Column) -> Column:
@@ -25,8 +26,10 @@ def has_key_change_headers(headers: Column) -> Column:
 def key_change_id(headers: Column, position: Column, domain: Column, ts_ms: Column, key: Column) -> Column:
     """The ID of the key change that a record is half of, string; the same for both halves.
 
+    It consists of the position and, if other events share it, of the two keys. Without a position, it consists of the
+    time and the keys.
     Null for other records, and for halves that cannot be linked: there is no position, and the header is not the JSON
-    text of a key. Without a position, keys are compared as texts: numbers, texts and booleans agree; columns of other
+    text of a key. Keys are compared as texts: numbers, texts and booleans agree; columns of other
     types may not. Then the halves have different IDs, which loses only the values that were not sent.
 
     Args:
@@ -41,20 +44,19 @@ def key_change_id(headers: Column, position: Column, domain: Column, ts_ms: Colu
     other = _sorted_columns(
         F.when(is_old_half, _last_header(headers, _NEW_KEY)).otherwise(_last_header(headers, _OLD_KEY))
     )
-    by_position = F.struct(domain.alias("domain"), _of_change(position).alias("position"), ts_ms.alias("ts_ms"))
-    by_keys = F.struct(
-        ts_ms.alias("ts_ms"),
+    where = (domain.alias("domain"), position.alias("position"), ts_ms.alias("ts_ms"))
+    keys = (
         F.when(is_old_half, own).otherwise(other).alias("old"),
         F.when(is_old_half, other).otherwise(own).alias("new"),
     )
     are_keys_known = own.isNotNull() & other.isNotNull()
-    name = F.when(position.isNotNull(), F.to_json(by_position)).when(are_keys_known, F.to_json(by_keys))
+    is_shared = F.element_at(position, -1) == SHARED
+    name = (
+        F.when(is_shared & are_keys_known, F.to_json(F.struct(*where, *keys)))
+        .when(position.isNotNull(), F.to_json(F.struct(*where)))
+        .when(are_keys_known, F.to_json(F.struct(ts_ms.alias("ts_ms"), *keys)))
+    )
     return F.when(has_key_change_headers(headers), name)
-
-
-def _of_change(position: Column) -> Column:
-    """SQL Server numbers the two halves of a change; that number is removed."""
-    return F.when(F.size(position) == _SQL_SERVER_COMPONENTS, F.slice(position, 1, 6)).otherwise(position)
 
 
 def _last_header(headers: Column, name: str) -> Column:

@@ -106,6 +106,7 @@ def _fold_rows(
         start=batch.remembered_table_events.start,
         last_table_event=table_events.start.seen_at,
         is_comparison=run.is_comparison,
+        log_may_reset=run.settings.read.on_log_reset == "warn",
     )
     history = _events(batch, schemas, rows, has_key_changes=refold is not None or batch.counts.key_changes > 0)
     if progress is not None:
@@ -137,13 +138,15 @@ def _events(batch: Batch, schemas: BatchSchemas, rows: DataFrame, *, has_key_cha
     rows = rows.withColumn("value_framing", F.col("framing")["value"])
     events = batch.events(rows, schemas, has_key_changes=has_key_changes, is_narrow=True, more=(*more, "value_framing"))
     order = {"position": "source_position", "domain": "position_domain", "ts_ms": "source_ts_ms"}
+    is_change = F.col("op").isin(*STREAMING_OPS) & F.col("snapshot").isNull()
     return events.select(
         *("key", "pk"),
         F.lit(EVENT).alias("rank"),
         F.col(KAFKA).alias("log_position"),
         "op",
-        (F.col("op").isin(*STREAMING_OPS) & F.col("snapshot").isNull()).alias("is_streaming"),
+        (is_change & F.lit(not batch.run.settings.is_in_log_order)).alias("is_streaming"),
         F.struct(*(F.col(column).alias(name) for name, column in order.items())).cast(ORDER_TYPE).alias("order"),
+        F.lit(None).cast("array<bigint>").alias("read_at"),
         F.coalesce("unavailable", string_array(())).alias("unsent"),
         "key_change",
         F.lit(None).cast(KAFKA_TYPE).alias("seen"),
@@ -171,13 +174,15 @@ def _with_stored(batch: Batch, schemas: BatchSchemas, events: DataFrame, refold:
         silver = schemas.with_key(rows_with_keys(silver, events, list(schemas.layout.keys)))
         entries = entries.join(events.select("key"), "key", "left_semi")
     new = [name for name in schemas.large if name not in batch.silver.columns]
+    is_change = F.col("__op").isin(*STREAMING_OPS) & F.col("__snapshot").isNull()
     rows = silver.select(
         F.col(KEY).alias("key"),
         F.struct(*(F.col(quoted(name)).alias(name) for name in schemas.layout.keys)).alias("pk"),
         F.lit(ROW).alias("rank"),
         F.col(KAFKA).alias("log_position"),
         F.col("__op").alias("op"),
-        F.col(ORDER).alias("order"),
+        F.when(F.lit(not batch.run.settings.is_in_log_order), F.col(ORDER)).alias("order"),
+        F.when(~is_change, F.col("__source_position")).alias("read_at"),
         F.concat(F.coalesce(UNAVAILABLE, string_array(())), string_array(new)).alias("unsent"),
     )
     parts = [rows]

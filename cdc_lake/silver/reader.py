@@ -190,7 +190,11 @@ class BronzeReader:
             .select(log_position().alias("log_position"), "snapshot", order.alias("o"), "op")
             .collect()
         )
-        truncates = [Truncate(KafkaPosition(*r["log_position"]), Order(*r["o"])) for r in found if r["op"] == TRUNCATE]
+        truncates = [
+            Truncate(KafkaPosition(*r["log_position"]), None if settings.is_in_log_order else Order(*r["o"]))
+            for r in found
+            if r["op"] == TRUNCATE
+        ]
         markers = [
             SnapshotMarker(KafkaPosition(*r["log_position"]), r["snapshot"]) for r in found if r["op"] != TRUNCATE
         ]

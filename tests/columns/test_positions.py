@@ -9,6 +9,8 @@ from pyspark.sql import Row, SparkSession
 from support.events import OPTIONAL_STRING, FakeRegistry, Record, Topic, body, framed
 from support.lake import Cases
 
+from cdc_lake.fold.rules import SHARED
+
 pytestmark = pytest.mark.core
 
 COLUMNS = {"name": OPTIONAL_STRING}
@@ -26,24 +28,16 @@ ORACLE = {
 }
 SOURCES = {
     "postgresql": ({"lsn": 26213752}, [26213752], "pagila/pagila"),
-    "mysql": (MYSQL, [999, 154, 2], "223344/mysql-bin"),
-    "sqlserver": (SQL_SERVER, [0x27, 0xAC0, 2, 0x27, 0xAB8, 0xFFFF, 1], "pagila/pagila"),
-    "oracle": (ORACLE, [281474976710656, 281474976710650, 0x41, 0xA1B, 0x10, 3], "pagila/pagila"),
+    "mysql": (MYSQL, [999, 154, SHARED], "223344/mysql-bin"),
+    "sqlserver": (SQL_SERVER, [0x27, 0xAC0, 2, SHARED], "pagila/pagila"),
+    "oracle": (ORACLE, [281474976710656, SHARED], "pagila/pagila"),
 }
 """By connector: a source block, and its position and domain."""
 BROKEN: dict[str, dict[str, list[Any]]] = {
     "postgresql": {"lsn": [None]},
-    "mysql": {"file": [None, "", "mysql-bin", ".000001", "bin.0x1", f"bin.{10**18}"], "pos": [None], "row": [None]},
+    "mysql": {"file": [None, "", "mysql-bin", ".000001", "bin.0x1", f"bin.{10**18}"], "pos": [None]},
     "sqlserver": {
         "commit_lsn": [None, "NULL", "", "27:ac0:2", "0000002g:00000ac0:0002", "00000027:00000ac0:0002:1"],
-        "change_lsn": [None, "NULL"],
-        "event_serial_no": [None],
-    },
-    "oracle": {
-        "commit_scn": [None, "null", "", "12.5", "0x1f", "9223372036854775808", "1:1:0a", " 12"],
-        "scn": [None, "null"],
-        "rs_id": [None, "", "0x000041.00000a1b"],
-        "ssn": [None],
     },
 }
 CASES = Cases()
@@ -113,20 +107,42 @@ def test_mysql_binlogs_compare_by_number_within_one_server(placed: Placed) -> No
 
     assert next_file[1] == one[1]
     assert next_file[0] > one[0]
-    assert other_series == ([999, 154, 2], "223344/replica.bin")
+    assert other_series == ([999, 154, SHARED], "223344/replica.bin")
     assert other_server[1] == "5/mysql-bin"
     assert unknown == (None, None)
 
 
 @CASES.of()
-def wide_number(registry: FakeRegistry) -> list[Record]:
-    return flat(registry, "oracle", [ORACLE | {"scn": "9223372036854775807"}])
+def only_gtid(registry: FakeRegistry) -> list[Record]:
+    gtids = ["3e11fa47-71ca-11e1-9e33-c80aa9429562:23", "0-1-270", "no number", None]
+    enveloped = Topic(COLUMNS, registry=registry, connector="mysql")
+    return [enveloped.change("u", 1, source=MYSQL | {"file": "", "gtid": gtid}) for gtid in gtids]
 
 
-def test_oracle_scn_as_wide_as_bigint_is_read_exactly(placed: Placed) -> None:
-    ((position, _),) = placed(wide_number)
+def test_gtid_is_the_position_where_the_binlog_file_is_not_known(placed: Placed) -> None:
+    assert placed(only_gtid) == [
+        ([23, SHARED], "3e11fa47-71ca-11e1-9e33-c80aa9429562"),
+        ([270, SHARED], "0-1"),
+        (None, None),
+        (None, None),
+    ]
 
-    assert position == [281474976710656, 9223372036854775807, 0x41, 0xA1B, 0x10, 3]
+
+MALFORMED_SCNS = ("null", "", "12.5", "0x1f", "9223372036854775808", "1:1:0a", " 12")
+
+
+@CASES.of()
+def scns(registry: FakeRegistry) -> list[Record]:
+    only_scn = ({"commit_scn": scn} for scn in (None, *MALFORMED_SCNS))
+    others = ({"commit_scn": "9223372036854775807"}, {"rs_id": None, "ssn": None}, {"commit_scn": None, "scn": None})
+    return flat(registry, "oracle", [ORACLE | changed for changed in (*only_scn, *others)])
+
+
+def test_oracle_position_is_the_commit_scn_or_else_the_scn(placed: Placed) -> None:
+    *without_commit, widest, without_redo, unknown = (position for position, _ in placed(scns))
+
+    assert without_commit == [[281474976710650, SHARED]] * (1 + len(MALFORMED_SCNS))
+    assert (widest, without_redo, unknown) == ([9223372036854775807, SHARED], [281474976710656, SHARED], None)
 
 
 @CASES.of()
@@ -157,12 +173,20 @@ def test_incremental_snapshot_row_has_no_position(found: Callable[..., list[Row]
 FIELDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "mongodb": (
         {"__rs": "string", "__ord": "int", "__source_ts_ms": "long"},
+        {"__rs": "rs0", "__ord": 7, "__source_ts_ms": 1_700_000_000_000},
+    ),
+    "mongodb by the server's clock": (
+        {"__rs": "string", "__ord": "int", "__source_ts_ms": "long", "__wallTime": "long"},
+        {"__rs": "rs0", "__ord": 7, "__source_ts_ms": 1_700_000_000_000, "__wallTime": 1_700_000_000_000},
+    ),
+    "mongodb with milliseconds": (
+        {"__rs": "string", "__ord": "int", "__source_ts_ms": "long"},
         {"__rs": "rs0", "__ord": 7, "__source_ts_ms": 1_700_000_000_999},
     ),
-    "mongodb in a transaction": (
-        {"__rs": "string", "__ord": "int", "__source_ts_ms": "long", "__txnNumber": "long"},
-        {"__rs": "rs0", "__ord": 7, "__source_ts_ms": 1_700_000_000_999, "__txnNumber": 4},
-    ),
+    "db2": ({"__commit_lsn": "string"}, {"__commit_lsn": "00000000:00000027:0000000000000ac0"}),
+    "informix": ({"__commit_lsn": "string"}, {"__commit_lsn": "73014444032"}),
+    "postgres without lsn": ({"__sequence": "string"}, {"__sequence": '["24023119","24023128"]'}),
+    "postgres without a position": ({"__sequence": "string"}, {"__sequence": '["24023119",null]'}),
     "long names": (
         {"__lsn": "long", "__source_lsn": "long", "__ts_ms": "long", "__source_db": "string", "__name": "string"},
         {"__lsn": 1, "__source_lsn": 2, "__ts_ms": 3, "__source_db": "d", "__name": "n"},
@@ -183,13 +207,27 @@ def of_fields(registry: FakeRegistry, name: str) -> list[Record]:
 
 
 def test_mongodb_position_is_time_and_ordinal_in_a_replica_set(placed: Placed) -> None:
-    assert placed(of_fields, "mongodb") == [([1_700_000_000, 7], "rs0")]
+    assert placed(of_fields, "mongodb") == [([1_700_000_000, 7, SHARED], "rs0")]
 
 
-def test_mongodb_changes_in_a_transaction_have_no_position(placed: Placed) -> None:
-    ((position, _),) = placed(of_fields, "mongodb in a transaction")
+@pytest.mark.parametrize("name", ["mongodb by the server's clock", "mongodb with milliseconds"])
+def test_mongodb_ordinal_does_not_order_the_servers_clock(placed: Placed, name: str) -> None:
+    assert placed(of_fields, name) == [(None, "rs0")]
 
-    assert position is None
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("db2", [0, 0x27, 0xAC0, SHARED]),
+        ("informix", [73014444032, SHARED]),
+        ("postgres without lsn", [24023128]),
+        ("postgres without a position", None),
+    ],
+)
+def test_position_is_read_from_the_fields_that_a_source_sends(placed: Placed, name: str, expected: object) -> None:
+    ((position, _),) = placed(of_fields, name)
+
+    assert position == expected
 
 
 def test_long_name_of_a_source_field_takes_precedence(found: Callable[..., list[Row]]) -> None:

@@ -63,9 +63,7 @@ def results_by_lake(
     copies = list(copies_of([log for log in logs if shape in log.shapes], split))
     config = Config(
         lake=LakeConfig(root=str(root)),
-        defaults=TableConfig(
-            storage=(TABLE_TYPES[table_type],), deletes={"mode": deletes}, read={"on_log_reset": "warn"}
-        ),
+        defaults=TableConfig(storage=(TABLE_TYPES[table_type],), deletes={"mode": deletes}),
         tables={copy.topic: TableConfig(**table_settings(copy.log.settings)) for copy in copies if copy.log.settings},
     )
     lake = Lake(spark, config, copies, shape)

@@ -48,9 +48,7 @@ class Told:
         self.copies = list(copies_of(logs, "each" if is_each else "none"))
         self._config = Config(
             lake=LakeConfig(root=str(root)),
-            defaults=TableConfig(
-                storage=(TABLE_TYPES[table_type],), deletes={"mode": deletes}, read={"on_log_reset": "warn"}
-            ),
+            defaults=TableConfig(storage=(TABLE_TYPES[table_type],), deletes={"mode": deletes}),
             tables={
                 copy.topic: TableConfig(**table_settings(copy.log.settings))
                 for copy in self.copies

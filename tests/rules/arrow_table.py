@@ -8,7 +8,7 @@ import pyarrow as pa
 from support import reference
 
 from cdc_lake.fold import arrow, key_changes
-from cdc_lake.fold.rules import DELETES, TRUNCATE, UPSERTS, Event, Order, State
+from cdc_lake.fold.rules import DELETES, STREAMING_OPS, TRUNCATE, UPSERTS, Event, Order, State
 from cdc_lake.fold.stream import (
     EVENT,
     LIFETIME_PIECE,
@@ -32,6 +32,7 @@ STREAM = pa.schema(
         ("op", pa.string()),
         ("is_streaming", pa.bool_()),
         ("order", ORDER_TYPE),
+        ("read_at", pa.list_(pa.int64())),
         ("unsent", pa.list_(pa.string())),
         ("key_change", pa.string()),
         ("seen", LOG_POSITION_TYPE),
@@ -212,13 +213,16 @@ class ArrowTable(Settled):
     def _remember(self, key: str, row: Row) -> None:
         """Keep only what the table and its side table can store."""
         moved_by = row["moved_by"] if row["missing"] else None
-        self._rows.pop(key, None)
+        before = self._rows.pop(key, {})
         self._memory.pop(key, None)
         if row["has_row"]:
             self._rows[key] = {
                 name: row[name] for name in ("key", "pk", "log_position", "op", "order", "missing", "values")
             }
-            self._rows[key]["rank"] = ROW
+            self._rows[key] |= {
+                "rank": ROW,
+                "read_at": before.get("read_at") if row["source"] is None else read_at(row),
+            }
         if row["seen"] or moved_by or (not row["has_row"] and row["op"] != TRUNCATE and row["log_position"]):
             memory = {name: row[name] for name in ("key", "log_position", "order", "seen")}
             self._memory[key] = memory | {"rank": MEMORY, "key_change": moved_by}
@@ -249,14 +253,20 @@ def event_row(log_position: tuple[Any, ...], event: reference.Event) -> Row:
 
 def key_change_name(key_change: reference.Move) -> str:
     """The id of a key change, as `silver.key_changes.key_change_id` computes it."""
-    if key_change.position is not None:
-        return json.dumps({"domain": key_change.domain, "position": key_change.position, "ts_ms": key_change.ts_ms})
-    time = {} if key_change.ts_ms is None else {"ts_ms": key_change.ts_ms}
     keys = {
         name: [{"key": "id", "value": json.dumps(key)}]
         for name, key in (("old", key_change.old), ("new", key_change.new))
+        if key is not None
     }
-    return json.dumps(time | keys, separators=(",", ":"))
+    where = {"domain": key_change.domain, "position": key_change.position} if key_change.position is not None else {}
+    time = {} if key_change.ts_ms is None else {"ts_ms": key_change.ts_ms}
+    return json.dumps(where | time | keys, separators=(",", ":"))
+
+
+def read_at(piece: Row) -> Any:
+    """The position at which a snapshot read the row, as the next batch reads it from silver."""
+    is_change = piece["op"] in STREAMING_OPS and piece["snapshot"] is None
+    return None if is_change or piece["source"] is None else piece["source"]["position"]
 
 
 def folded(rows: Iterable[Row], rules: Rules, *, size: int) -> list[Row]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from support import reference
 
-from cdc_lake.fold.rules import MISSING, TRUNCATE, UPSERTS, Event, Lifetime, LogPosition, Order, State, step
+from cdc_lake.fold.rules import MISSING, TOMBSTONE, TRUNCATE, UPSERTS, Event, Lifetime, LogPosition, Order, State, step
 
 Key = Hashable
 Record = tuple[LogPosition, reference.Event]
@@ -159,18 +159,19 @@ class Table(Settled):
         for key, state in (changed | waiting).items():
             for name in self.columns:
                 if state.moved_by is not None and name not in state.values:
-                    values = self._values(name, state.moved_by, ())
+                    values = self._values(name, state.moved_by, [])
                     if len(values) == 1:
                         state.values[name] = values[0]
                     changed[key] = state
 
-    def _values(self, name: str, key_change: Hashable, seen: tuple[Lifetime, ...]) -> list[Any]:
+    def _values(self, name: str, key_change: Hashable, seen: list[Lifetime]) -> list[Any]:
         """The values of a column that a key change may have left: with a position the first, otherwise any."""
         values: list[Any] = []
         for _, left in self._lifetimes.get(key_change, ()):
             if any(left is one for one in seen):
                 continue
-            more = [left.values[name]] if name in left.values else self._values(name, left.moved_by, (*seen, left))
+            seen.append(left)
+            more = [left.values[name]] if name in left.values else self._values(name, left.moved_by, seen)
             values += [value for value in more if value not in values]
             if values and isinstance(key_change, reference.Move) and key_change.position is not None:
                 break
@@ -236,7 +237,8 @@ def event_of(log_position: LogPosition, event: reference.Event) -> Event:
     return Event(
         tuple(log_position),
         event.op,
-        Order(event.position, event.domain, event.ts_ms) if is_streaming else None,
+        None if event.op == TOMBSTONE else Order(event.position, event.domain, event.ts_ms),
         sent if event.op in UPSERTS else {},
         event.move,
+        is_streaming=is_streaming,
     )

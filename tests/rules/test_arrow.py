@@ -19,7 +19,7 @@ from cdc_lake.fold.arrow import fold
 from cdc_lake.fold.rules import Order, State
 from cdc_lake.fold.stream import LOG_POSITION_TYPE, MEMORY, ROW, ROW_PIECE, VALUES_PIECE, Rules
 from rules import arrow_table
-from rules.arrow_table import STREAM, ArrowTable, Row, event_row, folded
+from rules.arrow_table import STREAM, ArrowTable, Row, event_row, folded, read_at
 from rules.test_histories import wrong_rows
 from rules.test_kit import LOGS, wrong_in
 
@@ -41,7 +41,8 @@ def stored_rows(pieces: Iterable[Row]) -> list[Row]:
         known |= {"is_streaming": False, "is_new": False, "refold": False}
         if piece["has_row"]:
             unsent = piece["missing"]
-            found.append({**known, "pk": piece["pk"], "rank": ROW, "op": piece["op"], "unsent": unsent})
+            of_row = {"pk": piece["pk"], "rank": ROW, "op": piece["op"], "unsent": unsent, "read_at": read_at(piece)}
+            found.append({**known, **of_row})
         if not piece["has_row"] or piece["seen"] or piece["moved_by"]:
             found.append({**known, "rank": MEMORY, "seen": piece["seen"], "key_change": piece["moved_by"]})
     return found

@@ -1,7 +1,8 @@
 """Random logs of a connector: one table with many rows, changed at its source and sent to two partitions.
 
-Positions and times grow as commits do; what is sent again is a suffix of what was sent before, in that order; snapshot
-rows show rows as they are; Kafka's timestamps grow in each partition, with a little skew.
+Positions and times grow as commits do; in some logs all changes of a transaction share its position. What is sent again
+is a suffix of what was sent before, in that order; snapshot rows show rows as they are; Kafka's timestamps grow in each
+partition, with a little skew.
 """
 
 import random
@@ -10,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from support.reference import UNSENT, Event
+from support.reference import SHARED, UNSENT, Event
 
 COLUMNS = ("n", "body", "tags", "data")
 LARGE = ("body", "tags", "data")
@@ -75,9 +76,12 @@ class _Source:
         self._late = late
         self._breaks_off = breaks_off
         self._knows_position = rng.random() < 0.8
+        self._shares_position = rng.random() < 0.4
         self._lone_tombstones = 0.5 if rng.random() < 0.3 else 0.0
         self._position, self._ts_ms = rng.randrange(1000, 2000), START_MS
+        self._committed = self._position
         self._stream: list[Block] = []
+        self._held_back: list[Block] | None = None
         self._partitions = {key: rng.randrange(2) for key in range(histories * KEYS_OF_A_HISTORY)}
         self._offsets = [0, 0]
         self._kafka_ts = [0, 0]
@@ -172,6 +176,26 @@ class _Source:
             marker = "last" if key == keys[-1] else "true" if place else "first"
             self._send(self._event("r", key, self.rows[key], snapshot=marker))
 
+    def snapshot_ahead(self, first_key: int) -> None:
+        """A blocking snapshot reads rows before the connector sends the last changes that they contain.
+
+        Without positions, nobody can see that.
+        """
+        if not self._knows_position:
+            return
+        self._log("snapshot ahead")
+        self._held_back = []
+        changes = (_Source.change, _Source.transaction, _Source.change_key, _Source.delete_and_insert)
+        for act in self._rng.choices(changes, k=self._rng.randrange(1, 5)):
+            act(self, first_key)
+        held_back, self._held_back = self._held_back, None
+        for key in range(first_key, first_key + KEYS_OF_A_HISTORY):
+            if key in self.rows:
+                self._send(self._event("r", key, self.rows[key], snapshot="true"))
+        for block in held_back:
+            for event in block:
+                self._send(event)
+
     def truncate(self, first_key: int) -> None:
         """The whole table is truncated."""
         self._commit()
@@ -204,7 +228,7 @@ class _Source:
     def restore(self, first_key: int) -> None:
         """The database is restored: positions begin again lower, the time continues; old records are not sent again."""
         self._log("log reset", self._knows_position)
-        self._position = self._rng.randrange(10)
+        self._position = self._committed = self._rng.randrange(10)
         self._ts_ms += 10_000
         self._stream = []
 
@@ -217,6 +241,7 @@ class _Source:
 
     def _commit(self, *, at_least_ms: int = 0) -> None:
         self._position += self._rng.randrange(1, 10)
+        self._committed = self._position
         self._ts_ms += max(at_least_ms, self._rng.choice((0, 0, 1, 500)))
         if self._knows_position and self._rng.random() < 0.05:
             self._log("clock stepped back")
@@ -246,11 +271,15 @@ class _Source:
     def _event(
         self, op: str, key: int | None, values: dict[str, Any] | None = None, snapshot: str | None = None
     ) -> Event:
-        position = (self._position,) if self._knows_position else None
+        position = (self._committed, SHARED) if self._shares_position else (self._position,)
+        position = position if self._knows_position else None
         return Event(op, key, values, position, ts_ms=self._ts_ms, snapshot=snapshot)
 
     def _stream_out(self, block: Block) -> None:
         self._stream.append(block)
+        if self._held_back is not None:
+            self._held_back.append(block)
+            return
         for event in block:
             self._send(event)
 
@@ -274,6 +303,7 @@ _ACTS: dict[Callable[[_Source, int], None], float] = {
     _Source.change_key_and_back: 2,
     _Source.snapshot_rows: 8,
     _Source.snapshot: 0.5,
+    _Source.snapshot_ahead: 1,
     _Source.send_again: 4,
     _Source.move_partition: 6,
     _Source.restore: 0.5,

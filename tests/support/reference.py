@@ -18,12 +18,16 @@ UNSENT = _Unsent()
 """A value that the connector did not send."""
 
 
+SHARED = -1
+"""The last number of a position that several events have."""
+
+
 class Refused(Exception):
     """The settings reject this log."""
 
 
 class Order(NamedTuple):
-    """When an event happened at its source; null means unknown."""
+    """When an event happened at its source; null means unknown. A position that ends with `SHARED` is a group's."""
 
     position: tuple[int, ...] | None
     domain: str | None
@@ -33,8 +37,8 @@ class Order(NamedTuple):
 class Move(NamedTuple):
     """The identity of a key change, which both halves have.
 
-    Two changes never share a position. Without one a row that goes there and back and there again in one transaction
-    makes two that share all else.
+    Two changes never share a position, unless it is that of a group. Without one a row that goes there and back and
+    there again in one transaction makes two that share all else.
     """
 
     ts_ms: int | None
@@ -101,13 +105,15 @@ class Event:
 
     @property
     def move(self) -> Move | None:
-        """The key change that it is half of. SQL Server numbers the halves in its position's last number."""
+        """The key change that it is half of."""
         if self.moved_to is None and self.moved_from is None:
             return None
-        if self.position is not None:
-            return Move(self.ts_ms, self.domain, self.position[:6])
         old, new = (self.key, self.moved_to) if self.op == "d" else (self.moved_from, self.key)
-        return Move(self.ts_ms, old=old, new=new)
+        if self.position is None:
+            return Move(self.ts_ms, old=old, new=new)
+        if self.position[-1] == SHARED:
+            return Move(self.ts_ms, self.domain, self.position, old, new)
+        return Move(self.ts_ms, self.domain, self.position)
 
 
 class Row(NamedTuple):
@@ -144,6 +150,8 @@ class Story:
     order: Order | None = None
     op: str = ""
     place: Place = _NOWHERE
+    read_at: tuple[int, ...] | None = None
+    """Where the log was when a snapshot read the row, if nothing was accepted since."""
 
 
 _TABLE_KEYS = {
@@ -248,29 +256,46 @@ def snapshot_ends(events: Iterable[tuple[Place, Event]]) -> Iterator[tuple[Place
 
 
 def is_stale(event: Event, order: Order | None) -> bool:
-    """Whether a streaming event was replayed: position and time, as far as known, are not newer."""
-    if order is None or event.is_snapshot or event.op in ("tombstone", "missing"):
+    """Whether a streaming event was replayed: position and time, as far as known, are not newer; or whether a
+    snapshot's row was read before the last change.
+    """
+    if order is None or event.op in ("tombstone", "missing"):
         return False
+    if event.is_snapshot:
+        if event.position is None or order.position is None or event.domain != order.domain:
+            return False
+        return event.position < order.position
     lead_ms = None if event.ts_ms is None or order.ts_ms is None else event.ts_ms - order.ts_ms
     if event.position is None or order.position is None or event.domain != order.domain:
         return lead_ms is not None and lead_ms < 0
+    if event.position == order.position and event.position[-1] == SHARED:
+        return False
     return event.position <= order.position and (lead_ms is None or lead_ms <= 0)
 
 
 def accept(story: Story, event: Event, place: Place, *, is_hard: bool, moved: dict[Move, list[Life]]) -> None:
     """Apply the event to its key; a delete ends the lifetime, an upsert begins or continues one."""
     story.op, story.place = event.op, place
+    is_read_later = event.position is not None and story.read_at is not None and event.position <= story.read_at
+    is_of_last_group = (
+        story.order is not None
+        and event.position is not None
+        and event.position[-1] == SHARED
+        and (event.position, event.domain) == (story.order.position, story.order.domain)
+    )
+    story.read_at = event.position if event.is_snapshot else None
     if event.op == "tombstone":
         story.order = None
     elif event.op != "missing" and not event.is_snapshot:
         story.order = event.order
     if event.op in ("r", "c", "u"):
-        if not story.is_live or story.life is None or event.move is not None:
+        is_another_row = event.move is not None and not (is_read_later or is_of_last_group)
+        if not story.is_live or story.life is None or is_another_row:
             story.life = Life(came_by=event.move)
         story.life.sent |= {name: value for name, value in (event.values or {}).items() if value is not UNSENT}
         story.is_live = story.is_in_table = True
         return
-    if event.op == "d" and event.move is not None and story.is_live and story.life is not None:
+    if event.op == "d" and event.move is not None and story.is_live and story.life is not None and not is_read_later:
         story.life.moved_at = place
         moved.setdefault(event.move, []).append(story.life)
     story.is_live = False
@@ -293,11 +318,11 @@ def row_of(story: Story, columns: Sequence[str], moved: Mapping[Move, list[Life]
 
 def value_in(life: Life, name: str, moved: Mapping[Move, list[Life]]) -> Any:
     """The last value sent in this lifetime, or in the lifetime that it inherits from; none if that is ambiguous."""
-    values = values_in(life, name, moved)
+    values = values_in(life, name, moved, [])
     return values[0] if len(values) == 1 else UNSENT
 
 
-def values_in(life: Life, name: str, moved: Mapping[Move, list[Life]], seen: tuple[Life, ...] = ()) -> list[Any]:
+def values_in(life: Life, name: str, moved: Mapping[Move, list[Life]], seen: list[Life]) -> list[Any]:
     """The candidates for that value.
 
     A stretch of the log that is sent again may close a second life by the same key change. What it tells then is older
@@ -305,12 +330,13 @@ def values_in(life: Life, name: str, moved: Mapping[Move, list[Life]], seen: tup
     """
     if name in life.sent:
         return [life.sent[name]]
+    seen.append(life)
     values: list[Any] = []
     if life.came_by is None:
         return values
     for giver in moved.get(life.came_by, []):
-        if giver not in (*seen, life):
-            values += [value for value in values_in(giver, name, moved, (*seen, life)) if value not in values]
+        if giver not in seen:
+            values += [value for value in values_in(giver, name, moved, seen) if value not in values]
         if values and life.came_by.position is not None:
             break
     return values

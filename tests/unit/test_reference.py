@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.reference import UNSENT, Event, Move, Order, Refused, Row, fold
+from support.reference import SHARED, UNSENT, Event, Move, Order, Refused, Row, fold
 
 pytestmark = pytest.mark.core
 
@@ -151,12 +151,14 @@ def test_rejected_delete_carries_no_values() -> None:
     assert (rows[1].op, rows[2].unavailable) == ("u", ("body",))
 
 
-def test_key_change_halves_share_position_except_serial_number() -> None:
-    old = replace(change("d", 1, 1), moved_to=2, position=(1, 2, 3, 4, 5, 6, 1))
-    new = replace(change("c", 1, 2), moved_from=1, position=(1, 2, 3, 4, 5, 6, 2))
+def test_key_change_is_named_by_its_position_and_in_a_group_also_by_its_keys() -> None:
+    old = replace(change("d", 1, 1), moved_to=2)
+    new = replace(change("c", 1, 2), moved_from=1)
+    in_group = replace(old, position=(5, SHARED)), replace(new, position=(5, SHARED))
     nowhere = replace(old, position=None), replace(new, position=None)
 
-    assert old.move == new.move
+    assert old.move == new.move == Move(1, "source", (1,))
+    assert in_group[0].move == in_group[1].move == Move(1, "source", (5, SHARED), 1, 2)
     assert nowhere[0].move == nowhere[1].move == Move(1, old=1, new=2)
     assert change("d", 1).move is None
 
