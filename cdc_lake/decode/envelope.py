@@ -173,6 +173,11 @@ def row_fields(tree: Tree) -> dict[str, Tree]:
     return {name: part for name, part in fields(tree).items() if not _is_flat_metadata(name)}
 
 
+def source_fields(tree: Tree) -> Collection[str]:
+    """The names in an envelope's `source`, which identify the connector; none for other shapes."""
+    return fields(non_null(fields(tree)["source"])).keys() if shape_of(tree) == "envelope" else ()
+
+
 def row_of(tree: Tree, decoded: Column) -> Column:
     """The struct with the columns of `row_fields`."""
     if shape_of(tree) == "flat":
