@@ -79,7 +79,13 @@ def _as_uuid(raw: bytes) -> str:
 
 def _as_numbers(raw: bytes) -> bytes:
     """The placeholder in an array of numbers, one per byte, in Avro's encoding."""
-    return b"".join(bytes([code * 2]) if code < 64 else bytes([code * 2 % 128 + 128, code // 64]) for code in raw)
+    zigzag = (code * 2 if code >= 0 else -2 * code - 1 for code in _signed(raw))
+    return b"".join(bytes([n]) if n < 128 else bytes([n % 128 + 128, n // 128]) for n in zigzag)
+
+
+def _signed(raw: bytes) -> list[int]:
+    """Bytes as Java's numbers, from -128 to 127."""
+    return [code - 256 if code > 127 else code for code in raw]
 
 
 def _is_placeholder(tree: Tree, value: Column, placeholder: str) -> Column | None:
@@ -108,7 +114,7 @@ def _is_placeholder_array(items: Tree, value: Column, placeholder: str) -> Colum
     if kind == "bytes" and not is_decimal(items):
         return (F.size(value) == 1) & (value[0] == F.lit(raw))
     if kind in ("int", "long"):
-        return value == F.array(*(F.lit(code).cast("bigint" if kind == "long" else "int") for code in raw))
+        return value == F.array(*(F.lit(code).cast("bigint" if kind == "long" else "int") for code in _signed(raw)))
     return None
 
 
