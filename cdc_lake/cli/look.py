@@ -125,6 +125,8 @@ def _print_plan(found: "Plan", console: Console) -> None:
             _print_step(step, console)
         for reason in one.refused:
             console.print(Text(f"  refused: {reason}", style="red"))
+        for warning in one.warnings:
+            console.print(Text(f"  {warning}", style="yellow"))
         if one.held_by:
             console.print(Text(f"  locked by {one.held_by}", style="yellow"))
     for name, error in (("bronze", found.broker_error), ("latest schemas", found.registry_error)):

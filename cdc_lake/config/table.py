@@ -118,7 +118,8 @@ class EnvelopeConfig(Model):
     )
     null_means_unchanged: tuple[str, ...] = Field(
         default=(),
-        description='Lists columns whose null in an update means "unchanged", for types without a placeholder.',
+        description='Lists columns whose null in an update means "unchanged", for types without a placeholder. If '
+        "`before` has a value, the null is a value.",
     )
     record_names: tuple[str, ...] = Field(
         default=(), description="Lists globs of the Avro record names, if they differ from the topic."

@@ -31,7 +31,11 @@ _CONTROL_RECORD = re.compile(
 )
 _SIGNAL_TABLE_RECORD = re.compile(r"(.+\.)?debezium_signal\.[^.]+")
 
-_SOURCE_FIELDS = ("name", "db", "ts_ms", "snapshot", "txId", *POSITION_FIELDS)
+_SOURCE_FIELDS = ("name", "db", "ts_ms", "snapshot", "txId", "value_capture_type", *POSITION_FIELDS)
+_PARTIAL_CAPTURES = ("OLD_AND_NEW_VALUES", "NEW_VALUES")
+"""Spanner's value capture types that leave columns which an update did not change out of the row."""
+_CELL = {"value", "deletion_ts", "set"}
+"""The fields of a Cassandra column."""
 _PREFIX = "__"
 _FLAT_METADATA = frozenset(
     _PREFIX + name
@@ -39,7 +43,7 @@ _FLAT_METADATA = frozenset(
         *("deleted", "op", "ts_ms", "ts_us", "ts_ns", "version", "connector", "name", "snapshot", "db", "sequence"),
         *("schema", "table", "txId", "xmin", "origin", "origin_lsn", "id", "total_order", "data_collection_order"),
         *("gtid", "thread", "query", "lcr_position", "rs_id", "redo_thread", "user_name", "collection", "lsid"),
-        *("txnNumber", "wallTime"),
+        *("txnNumber", "wallTime", "value_capture_type"),
         *POSITION_FIELDS,
     )
 )
@@ -169,6 +173,11 @@ def row_fields(tree: Tree) -> dict[str, Tree]:
     return {name: part for name, part in fields(tree).items() if not _is_flat_metadata(name)}
 
 
+def source_fields(tree: Tree) -> Collection[str]:
+    """The names in an envelope's `source`, which identify the connector; none for other shapes."""
+    return fields(non_null(fields(tree)["source"])).keys() if shape_of(tree) == "envelope" else ()
+
+
 def row_of(tree: Tree, decoded: Column) -> Column:
     """The struct with the columns of `row_fields`."""
     if shape_of(tree) == "flat":
@@ -186,8 +195,30 @@ def row_problem(tree: Tree, decoded: Column) -> Column:
     advice = (
         "; set capture.mode=change_streams_update_full on the connector" if _is_document(fields(tree)["after"]) else ""
     )
-    is_missing = decoded["after"].isNull() & decoded["op"].isin(*(op for op in ROW_OPS if op != "d"))
-    return F.when(is_missing, F.concat(F.lit("op is "), decoded["op"], F.lit(f" and `after` is null{advice}")))
+    op = _op(tree, decoded)
+    is_missing = decoded["after"].isNull() & op.isin(*(op for op in ROW_OPS if op != "d"))
+    problem = F.when(is_missing, F.concat(F.lit("op is "), decoded["op"], F.lit(f" and `after` is null{advice}")))
+    if not _has_cells(tree):
+        return problem
+    return F.when(
+        op == "r",
+        "op is r, which deletes a range of rows in Cassandra; silver cannot tell which rows, so delete them by key, or "
+        "take a snapshot into a new topic",
+    ).otherwise(problem)
+
+
+def is_cell(tree: Tree) -> bool:
+    """Whether a column of this type is a Cassandra cell, which is null in a row if the statement did not set it."""
+    return tree["type"] == "record" and fields(tree).keys() == _CELL
+
+
+def is_partial_update(tree: Tree, decoded: Column) -> Column | None:
+    """Whether a decoded update leaves out columns that did not change, boolean; none if the schema has no such updates.
+
+    Spanner's do, unless the change stream captures new rows.
+    """
+    captured = None if shape_of(tree) == "control" else _source_of(tree, decoded).get("value_capture_type")
+    return None if captured is None else captured.isin(*_PARTIAL_CAPTURES)
 
 
 def before_row_of(tree: Tree, decoded: Column) -> Column:
@@ -243,6 +274,11 @@ def _is_document(after: Tree) -> bool:
     return bool(non_null(after)["type"] == "string")
 
 
+def _has_cells(tree: Tree) -> bool:
+    """Whether a value is Cassandra's."""
+    return any(is_cell(non_null(part)) for part in row_fields(tree).values())
+
+
 def _is_flat_metadata(name: str) -> bool:
     return name in _FLAT_METADATA or name.startswith(_FLAT_METADATA_PREFIXES)
 
@@ -274,7 +310,8 @@ def _op(tree: Tree, decoded: Column) -> Column:
         return (decoded[name] if name in present else F.lit(None)).cast("string")
 
     if shape == "envelope":
-        return field("op")
+        # Cassandra's insert (i) changes an existing row, too, and then leaves columns as they are.
+        return F.when(field("op") == "i", "u").otherwise(field("op")) if _has_cells(tree) else field("op")
     sent = F.coalesce(field("__op"), F.lit("u") if shape == "flat" else field("op"))
     return F.when(F.lower(field("__deleted")) == "true", "d").otherwise(sent)
 

@@ -3,15 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import reduce
+from operator import and_
 
 from pydantic import BaseModel
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.bronze.offsets import unread
 from cdc_lake.config import Config, TableConfig
-from cdc_lake.decode.records import avro_schema
+from cdc_lake.decode import framing
+from cdc_lake.decode.envelope import before_row_of, row_fields, shape_of, source_fields
+from cdc_lake.decode.key import key_fields
+from cdc_lake.decode.records import DecodedLayout, avro_schema, with_decoded_values
 from cdc_lake.decode.schemas import SchemaError
+from cdc_lake.decode.trees import fields
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, UnsupportedError
 from cdc_lake.lake.lake import Lake, SilverTarget, check_holds_no_tables
 from cdc_lake.registries import open_subjects
@@ -21,6 +27,7 @@ from cdc_lake.runs.servers import open_source
 from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.events import sent_columns
 from cdc_lake.silver.evolution import LayoutChange, check_steps, evolve_layout
+from cdc_lake.silver.reader import BatchSchemas
 from cdc_lake.silver.table_run import SilverRun, check_columns, read_only_run
 from cdc_lake.sources.logs import TopicLog, TopicSource, count_offsets, offsets_of
 from cdc_lake.spark.session import build_session, is_little
@@ -52,6 +59,7 @@ class TablePlan(BaseModel):
         steps: schema changes that these records cause in silver.
         announced: schema changes that the latest registry schema would cause, whose records have not arrived.
         refused: why the run would stop, or why the table's policy refuses an announced change.
+        warnings: why silver's rows may differ from the source's.
         held_by: the run that holds the table's lease; until it ends, another run exits with 40.
     """
 
@@ -65,6 +73,7 @@ class TablePlan(BaseModel):
     steps: list[PlannedStep] = []
     announced: list[PlannedStep] = []
     refused: list[str] = []
+    warnings: list[str] = []
     held_by: str | None = None
 
 
@@ -232,6 +241,7 @@ class _TopicPlanner:
             check_columns(run)
             if found.records and batch.schemas is not None:
                 after = batch.schemas.layout_change
+                found.warnings = _partial_rows(batch, batch.schemas)
                 found.steps = _planned_steps(run, after)
                 check_steps(target.name, after.steps, settings.schema_.evolution)
             if after is not None:
@@ -267,6 +277,38 @@ def _planned_steps(run: SilverRun, after: LayoutChange) -> list[PlannedStep]:
         PlannedStep(words=step.words, ddl=step.ddl(run.done.table), rewritten_bytes=size if step.kind == "widen" else 0)
         for step in after.steps
     ]
+
+
+def _partial_rows(batch: Batch, schemas: BatchSchemas) -> list[str]:
+    """Warnings about updates that send null for columns that they leave alone."""
+    if batch.run.settings.envelope.null_means_unchanged:
+        return []
+    sources = [source_fields(one.tree) for one in schemas.values]
+    advice = "set binlog_row_image=full on the database server, or list such columns in envelope.null_means_unchanged"
+    if any("vgtid" in names for names in sources):
+        return [f"Vitess sends null for columns that the binlog leaves out; {advice}"]
+    if not any("server_id" in names for names in sources):
+        return []
+    keys = {name for tree in schemas.key_trees for name in key_fields(tree)}
+    rows, layouts = with_decoded_values(
+        batch.rows.where(F.col("op") == "u"),
+        {one.fingerprint: (one,) for one in schemas.values},
+        body=framing.body(F.col("raw_value"), F.col("framing")["value"], schemas.frames),
+        named=F.col("value_schema"),
+        before=True,
+    )
+
+    def is_bare(one: DecodedLayout) -> Column | None:
+        """Whether the row before the change has only its key; null if there is none."""
+        others = [name for name in row_fields(one.tree) if name not in keys]
+        if shape_of(one.tree) != "envelope" or "before" not in fields(one.tree) or not others:
+            return None
+        before = before_row_of(one.tree, one.value)
+        return F.when(before.isNotNull(), reduce(and_, (before[name].isNull() for name in others)))
+
+    if rows.agg(F.bool_and(layouts.chosen(is_bare).cast("boolean"))).collect()[0][0]:
+        return [f"the updates have only the key in `before`, so columns that they leave alone are null; {advice}"]
+    return []
 
 
 def _describe_merge(batch: Batch, is_compared: bool) -> tuple[str, list[str]]:

@@ -8,10 +8,19 @@ from pyspark.sql import functions as F
 
 from cdc_lake.columns import KAFKA, quoted
 from cdc_lake.decode import framing
-from cdc_lake.decode.envelope import ROW_OPS, row_fields, row_of, row_or_before
+from cdc_lake.decode.envelope import (
+    ROW_OPS,
+    before_row_of,
+    is_cell,
+    is_partial_update,
+    row_fields,
+    row_of,
+    row_or_before,
+    shape_of,
+)
 from cdc_lake.decode.key import key_fields, key_from_row, key_values
 from cdc_lake.decode.records import DecodedLayout, DecodedLayouts, WriterSchema, with_decoded_keys, with_decoded_values
-from cdc_lake.decode.trees import Tree
+from cdc_lake.decode.trees import Tree, fields, non_null
 from cdc_lake.decode.types import stored_types, type_mapping
 from cdc_lake.silver.evolution import Layout, SentColumns
 from cdc_lake.silver.key_changes import key_change_id
@@ -62,7 +71,7 @@ def events(
         key_columns: the columns of the row that form the key; empty if Kafka's key is used, none if rows have no key:
         then
             `pk` is null, and a delete's `row` is the row before it.
-        null_means_unchanged: columns whose null in an update means that the value was not sent.
+        null_means_unchanged: columns whose null, or absence, in an update means that the value was not sent.
         has_key_changes: whether halves of key changes may be among the rows.
         is_narrow: leave out `row`, and decode of values only what `unavailable` needs.
         more: further bronze columns to return.
@@ -117,15 +126,17 @@ def _decoded(
     wanted = None
     if is_narrow:
         wanted = {name for one in values for name in _large(one, null_means_unchanged)}.union(key_columns or ())
-        values = [one for one in values if not wanted.isdisjoint(row_fields(one.tree))]
-        if not (key_columns or null_means_unchanged) and all(one.format == "avro" for one in values):
+        if not null_means_unchanged:
+            values = [one for one in values if not wanted.isdisjoint(row_fields(one.tree))]
+        is_checked = any(one.format != "avro" or _null_columns(one, null_means_unchanged) for one in values)
+        if not (key_columns or is_checked):
             bodies["value"] = F.when(may_contain_placeholder(bodies["value"], unavailable_value), bodies["value"])
     rows, value_layouts = with_decoded_values(
         rows,
         {one.fingerprint: (one,) for one in values},
         body=bodies["value"],
         named=F.col("value_schema"),
-        before=key_columns != (),
+        before=key_columns != () or any(_null_columns(one, null_means_unchanged) for one in values),
         columns=wanted,
     )
     return rows, key_layouts, value_layouts
@@ -154,13 +165,18 @@ def _unsent(
     is_complete = F.col("snapshot").isNotNull() | (F.col("op") == "r") | ((F.col("op") == "c") & key_change.isNull())
 
     def missing(one: DecodedLayout) -> Column:
-        of_row = row_fields(one.tree), row_of(one.tree, one.value), placeholder
-        sent = unavailable(*of_row, columns_of=layout.of_source)
-        if not null_means_unchanged:
-            return sent
-        return F.when(is_complete, sent).otherwise(
-            unavailable(*of_row, null_means_unchanged, columns_of=layout.of_source)
-        )
+        columns, row = row_fields(one.tree), row_of(one.tree, one.value)
+        has_before = shape_of(one.tree) == "envelope" and "before" in fields(one.tree)
+        before = before_row_of(one.tree, one.value) if has_before else None
+
+        def unsent(nulls: Collection[str]) -> Column:
+            return unavailable(columns, row, placeholder, nulls, before=before, columns_of=layout.of_source)
+
+        found = unsent(())
+        if null_means_unchanged:
+            found = F.when(is_complete, found).otherwise(unsent(null_means_unchanged))
+        is_partial = is_partial_update(one.tree, one.value)
+        return found if is_partial is None else F.when(is_partial & ~is_complete, unsent(columns)).otherwise(found)
 
     return values.chosen(missing)
 
@@ -198,15 +214,23 @@ def large_columns(
     found = {
         name
         for schema in values
-        for source in _large(schema, null_means_unchanged)
+        for source in (*_large(schema, null_means_unchanged), *null_means_unchanged)
         for name in layout.of_source(source)
     }
     return {name: kind for name, kind in layout.columns.items() if name in found - layout.keys.keys()}
 
 
 def _large(schema: WriterSchema, null_means_unchanged: Collection[str]) -> list[str]:
-    columns = row_fields(schema.tree).items()
-    return [source for source, tree in columns if source in null_means_unchanged or can_be_unavailable(tree)]
+    nulls = _null_columns(schema, null_means_unchanged)
+    return [name for name, tree in row_fields(schema.tree).items() if name in nulls or can_be_unavailable(tree)]
+
+
+def _null_columns(schema: WriterSchema, null_means_unchanged: Collection[str]) -> set[str]:
+    """The columns whose null may mean that the value was not sent."""
+    columns = row_fields(schema.tree)
+    if is_partial_update(schema.tree, F.lit(None)) is not None:
+        return set(columns)
+    return {name for name, tree in columns.items() if name in null_means_unchanged or is_cell(non_null(tree))}
 
 
 def struct_type(columns: Mapping[str, str]) -> str:

@@ -1,7 +1,8 @@
 """Values that were not sent.
 
 Postgres does not log a large value that an update leaves alone; the connector then sends a placeholder instead, which
-must never reach a table: the row keeps its value. The placeholder's form depends on the column's type. Sources:
+must never reach a table: the row keeps its value. The placeholder's form depends on the column's type. For a Cassandra
+cell it is null. Sources:
 Debezium's `UnchangedToastedPlaceholder` and `unavailable.value.placeholder`; docs/explanation/ordering-and-deletes.md
 "Placeholders".
 """
@@ -14,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from cdc_lake.decode.envelope import is_cell
 from cdc_lake.decode.trees import Tree, connect_name, is_decimal, non_null
 
 
@@ -23,24 +25,30 @@ def unavailable(
     placeholder: str,
     null_means_unchanged: Collection[str] = (),
     *,
+    before: Column | None = None,
     columns_of: Callable[[str], Collection[str]] = lambda name: (name,),
 ) -> Column:
-    """The names of the columns of `row` that were not sent, array<string>; empty if all were.
+    """The names of the columns that were not sent, array<string>; empty if all were.
 
     Args:
         fields: the row's columns as in the value's schema.
         row: the struct with the columns as `from_avro` returns them.
         placeholder: the connector's `unavailable.value.placeholder`.
-        null_means_unchanged: columns for which the connector sends null, because their type has no placeholder.
+        null_means_unchanged: columns for which the connector sends null, or which it leaves out of the schema, because
+            their type has no placeholder.
+        before: the row before the change, if known. A column with a value there was set to null.
         columns_of: the silver columns that store a source column, which the result names.
     """
     found: list[Column] = []
     for name, tree in fields.items():
         missing = _is_placeholder(non_null(tree), row[name], placeholder)
         if name in null_means_unchanged:
-            missing = row[name].isNull() if missing is None else row[name].isNull() | missing
+            is_null = row[name].isNull() if before is None else row[name].isNull() & before[name].isNull()
+            missing = is_null if missing is None else is_null | missing
         if missing is not None:
             found.extend(F.when(missing, column) for column in columns_of(name))
+    absent = (name for name in null_means_unchanged if name not in fields)
+    found.extend(F.lit(column) for name in absent for column in columns_of(name))
     return F.array_compact(F.array(*found)) if found else F.array().cast("array<string>")
 
 
@@ -71,7 +79,13 @@ def _as_uuid(raw: bytes) -> str:
 
 def _as_numbers(raw: bytes) -> bytes:
     """The placeholder in an array of numbers, one per byte, in Avro's encoding."""
-    return b"".join(bytes([code * 2]) if code < 64 else bytes([code * 2 % 128 + 128, code // 64]) for code in raw)
+    zigzag = (code * 2 if code >= 0 else -2 * code - 1 for code in _signed(raw))
+    return b"".join(bytes([n]) if n < 128 else bytes([n % 128 + 128, n // 128]) for n in zigzag)
+
+
+def _signed(raw: bytes) -> list[int]:
+    """Bytes as Java's numbers, from -128 to 127."""
+    return [code - 256 if code > 127 else code for code in raw]
 
 
 def _is_placeholder(tree: Tree, value: Column, placeholder: str) -> Column | None:
@@ -89,7 +103,7 @@ def _is_placeholder(tree: Tree, value: Column, placeholder: str) -> Column | Non
         return value[placeholder] == F.lit(placeholder)
     if kind == "array":
         return _is_placeholder_array(non_null(tree["items"]), value, placeholder)
-    return None
+    return value.isNull() if is_cell(tree) else None
 
 
 def _is_placeholder_array(items: Tree, value: Column, placeholder: str) -> Column | None:
@@ -100,7 +114,7 @@ def _is_placeholder_array(items: Tree, value: Column, placeholder: str) -> Colum
     if kind == "bytes" and not is_decimal(items):
         return (F.size(value) == 1) & (value[0] == F.lit(raw))
     if kind in ("int", "long"):
-        return value == F.array(*(F.lit(code).cast("bigint" if kind == "long" else "int") for code in raw))
+        return value == F.array(*(F.lit(code).cast("bigint" if kind == "long" else "int") for code in _signed(raw)))
     return None
 
 

@@ -25,7 +25,7 @@ EXPECTED: dict[str, tuple[tuple[str, ...], list[list[str]]]] = {
         [["numbers"], ["n", "numbers"], ["body", "numbers"]],
     ),
     "a column where null means not sent still knows its placeholder": (("body",), [[], ["body"], ["body"]]),
-    "a name that is no column of the row is passed over": (("gone",), [[], [], ["body"]]),
+    "a column that the schema lacks was not sent": (("gone",), [["gone"], ["gone"], ["body", "gone"]]),
 }
 """By case: the columns where null means not sent, and for each row those that were not sent."""
 

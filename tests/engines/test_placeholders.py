@@ -105,6 +105,25 @@ def test_custom_placeholder_replaces_the_default_one(spark: SparkSession) -> Non
     assert found(spark, [topic], records, "gone") == [{"text", "ints"}, set()]
 
 
+def test_placeholder_beyond_ascii_is_found_in_numbers(spark: SparkSession) -> None:
+    topic = Topic({"ints": ["null", array("int")], "longs": ["null", array("long")]})
+    numbers = [-62, -85, 97]  # Java's bytes of «a
+
+    assert found(spark, [topic], [topic.change("u", 1, {"ints": numbers, "longs": numbers})], "«a") == [
+        {"ints", "longs"}
+    ]
+
+
+@pytest.mark.parametrize("connector", ["sqlserver", "mysql"])
+def test_large_columns_of_other_databases_send_placeholders(spark: SparkSession, connector: str) -> None:
+    """SQL Server's `(max)` columns; MySQL's BLOB and TEXT with `binlog_row_image=noblob`."""
+    columns = {"text": OPTIONAL_STRING, "bytes": ["null", "bytes"], "hex": OPTIONAL_STRING, "n": OPTIONAL_INT}
+    topic = Topic(columns, connector=connector)
+    sent = {"text": PLACEHOLDER, "bytes": RAW, "hex": RAW.hex(), "n": None}
+
+    assert found(spark, [topic], [topic.change("u", 1, sent)]) == [{"text", "bytes", "hex"}]
+
+
 @pytest.mark.parametrize(
     "kind",
     ["int", "boolean", "double", connect("string", "io.debezium.data.Enum"), array("double")],

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
+from support.events import OPTIONAL_STRING, FakeRegistry, Topic
+from support.fakes import FakeBroker
 from support.schema_changes import CHANGES, TABLE, Change, steps_of, text_of, value_schemas
 from test_evolution import EvolvingLake, played
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.cli.look import _print_plan
 from cdc_lake.config import Config, LakeConfig, TableConfig
 from cdc_lake.errors import InfrastructureError
@@ -185,3 +188,30 @@ def test_plan_without_kafka_shows_the_tables_of_the_lake(
 
     assert found.broker_error == "Kafka: it does not respond; run again"
     assert [table.table for table in found.tables] == [TABLE, TABLE]
+
+
+def test_plan_warns_of_updates_with_partial_rows(spark: SparkSession, tmp_path: Path) -> None:
+    broker, registry = FakeBroker(), FakeRegistry()
+    full = {"a": "old", "b": "B"}, {"a": "new", "b": "B"}
+    rows = {"bare": ("mysql", {}, {"a": "new"}), "full": ("mysql", *full), "vitess": ("vitess", *full)}
+    for name, (connector, before, after) in rows.items():
+        topic = Topic({"a": OPTIONAL_STRING, "b": OPTIONAL_STRING}, connector=connector, registry=registry, table=name)
+        broker.append(topic.change("c", 1, {"a": "old", "b": "B"}))
+        broker.append(topic.change("u", 1, after, before=before))
+    lake, bare = LakeConfig(root=str(tmp_path)), "the updates have only the key in `before`"
+    told = TableConfig(envelope={"null_means_unchanged": ["a", "b"]})
+    run_bronze(Config(lake=lake), ["*"], spark, source=broker, registry=registry)
+    options: Any = {"spark": spark, "source": broker, "subjects": Announcing("{}")}
+
+    found = plan(Config(lake=lake), ["*"], **options)
+
+    warnings = {table.table: table.warnings for table in found.tables if table.layer == "silver"}
+    assert {name: [bare in warning for warning in of_table] for name, of_table in warnings.items()} == {
+        "bare": [True],
+        "full": [],
+        "vitess": [False],
+    }
+    console = Console(width=200, record=True, highlight=False)
+    _print_plan(found, console)
+    assert "set binlog_row_image=full" in console.export_text()
+    assert not any(table.warnings for table in plan(Config(lake=lake, defaults=told), ["bare"], **options).tables)

@@ -57,6 +57,7 @@ _SOURCE_FIELDS: dict[str, wire.Fields] = {
         "txnNumber": _OPTIONAL_LONG,
         "wallTime": _OPTIONAL_LONG,
     },
+    "vitess": {"keyspace": wire.STRING, "table": wire.STRING, "shard": wire.STRING, "vgtid": wire.STRING},
 }
 """Fields of each connector's `source` block, after those that all have."""
 _FLAT = {
@@ -207,7 +208,7 @@ class Topic:
         columns: the table's columns outside the key, name to Avro type; `document` alone for MongoDB.
         keys: the primary key's columns, likewise.
         flat: whether the connector sends flattened rows.
-        connector: postgresql, mysql, sqlserver, oracle or mongodb.
+        connector: postgresql, mysql, sqlserver, oracle, mongodb or vitess.
     """
 
     def __init__(
@@ -249,6 +250,7 @@ class Topic:
         key: Any = 1,
         after: Mapping[str, Any] | None = None,
         *,
+        before: Mapping[str, Any] | None = None,
         lsn: int | None = 100,
         ts_ms: int | None = START_MS,
         snapshot: str | None = None,
@@ -263,17 +265,21 @@ class Topic:
 
         Args:
             op: `t` has neither key nor row.
+            before: the row before an update, as `after`.
             lsn: of Postgres.
             source: further fields of the source block, such as another connector's position.
             late: written with `late_id`.
             headers, partition, offset, timestamp_ms: as in `record`.
         """
-        row = {**dict.fromkeys(self._columns), **self._key(key), **(after or {})}
+        row, was = ({**dict.fromkeys(self._columns), **self._key(key), **(side or {})} for side in (after, before))
         own = {"txId": lsn, "lsn": lsn} if self._connector == "postgresql" else {}
         said = {"name": "pagila", "db": "pagila", "ts_ms": ts_ms, "snapshot": snapshot, **own, **(source or {})}
         return self.record(
             None if op == "t" else self.key(key),
-            framed(self.late_id if late else self.value_id, body(self.value_text, self._value(op, row, said))),
+            framed(
+                self.late_id if late else self.value_id,
+                body(self.value_text, self._value(op, row, None if before is None else was, said)),
+            ),
             headers,
             partition=partition,
             offset=offset,
@@ -326,9 +332,11 @@ class Topic:
     def _key(self, key: Any) -> dict[str, Any]:
         return dict(key) if isinstance(key, Mapping) else dict.fromkeys(self._keys, key)
 
-    def _value(self, op: str, row: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    def _value(
+        self, op: str, row: Mapping[str, Any], was: Mapping[str, Any] | None, said: Mapping[str, Any]
+    ) -> dict[str, Any]:
         sent = row["document"] if self._connector == "mongodb" else row
-        before, after = (sent if op == "d" else None), (None if op in ("d", "t") else sent)
+        before, after = (sent if op == "d" else was), (None if op in ("d", "t") else sent)
         if self._flat:
             (value,) = _FLAT[self._connector].values(
                 self._around, wire.whole_event(op, before, after, said, said["ts_ms"])

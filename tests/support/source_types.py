@@ -123,12 +123,54 @@ POINT = record(
 )
 GEOMETRY = record("Geometry", ("wkb", "bytes"), ("srid", ["null", "int"]), space="io.debezium.data.geometry")
 GEOGRAPHY = record("Geography", ("wkb", "bytes"), ("srid", ["null", "int"]), space="io.debezium.data.geometry")
+_EXTENSIONS = ["null", {"type": "map", "values": "string"}]
+# With own Avro names, because a schema defines each name once; the Connect names give the meaning.
+SHAPE = {
+    **record(
+        "Geometry",
+        *(("wkb", "bytes"), ("srid", ["null", "int"]), ("extensions", _EXTENSIONS)),
+        space="io.debezium.data.geometry",
+    ),
+    "name": "Shape",
+}
+LINE = record("Line", *((name, "double") for name in "abc"), space="io.debezium.data.geometry")
+CIRCLE = record("Circle", ("center", {**POINT, "name": "Center"}), ("radius", "double"), space=GEOGRAPHY["namespace"])
+_TINY = ["null", {"type": "int", "connect.type": "int8"}]
+_YEAR = ("year", ["null", "int"]), ("month", _TINY), ("day", _TINY)
+_CLOCK = ("hour", _TINY), ("minute", _TINY), ("second", _TINY), ("nanos", ["null", "int"])
+_OFFSET = (("offsetSeconds", ["null", "int"]),)
+_SPECIAL, _PRECISION = ("specialValue", ["null", "string"]), ("precision", ["null", "int"])
+STRUCTURED = {
+    "date": ("StructuredDate", *_YEAR, _SPECIAL),
+    "time": ("StructuredTime", *_CLOCK, _PRECISION),
+    "timetz": ("StructuredZonedTime", *_CLOCK, *_OFFSET, _PRECISION),
+    "timestamp": ("StructuredTimestamp", *_YEAR, *_CLOCK, _SPECIAL, _PRECISION),
+    "timestamptz": (
+        *("StructuredZonedTimestamp", *_YEAR, *_CLOCK, *_OFFSET),
+        *(("zoneId", ["null", "string"]), _SPECIAL, _PRECISION),
+    ),
+    "interval": (
+        *("StructuredDuration", *((name, ["null", "int"]) for name in ("years", "months", "days", "hours", "minutes"))),
+        *(("seconds", ["null", "long"]), ("nanos", ["null", "int"]), _PRECISION),
+    ),
+}
+"""Name and fields of the records that `time.precision.mode=structured` sends, by Postgres' type."""
 DOUBLE_VECTOR = {"type": "array", "items": "double", "connect.name": "io.debezium.data.DoubleVector"}
 FLOAT_VECTOR = {"type": "array", "items": "float", "connect.name": "io.debezium.data.FloatVector"}
 ENTRY = record("MapEntry", ("key", SMALL), ("value", "double"), space="io.confluent.connect.avro")
 del ENTRY["connect.name"]
 SPARSE = record("SparseDoubleVector", ("dimensions", SMALL), ("vector", {"type": "array", "items": ENTRY}))
 MAP = {"type": "map", "values": ["null", "string"]}
+
+
+def _structured_examples(of_kind: tuple[Any, ...]) -> tuple[tuple[Any, Any], ...]:
+    """A value, and an infinity if the type has one; both are stored as they are sent."""
+    names = [name for name, _ in of_kind[1:]]
+    values = {"year": -43, "month": 3, "day": 15, "zoneId": "Europe/Paris", "nanos": 123_456_789, "specialValue": None}
+    value = {name: values.get(name, 7) for name in names}
+    infinity = {**dict.fromkeys(names), "specialValue": "POSITIVE_INFINITY"}
+    return ((value, value), *([(infinity, infinity)] if "specialValue" in names else []))
+
 
 PRECISE, AS_DOUBLE, AS_STRING = ({DECIMALS: (mode,)} for mode in ("precise", "double", "string"))
 ISO, NANO = {TIMES: ("isostring",)}, {TIMES: ("nanoseconds",)}
@@ -267,6 +309,30 @@ POSTGRES = (
         ("timestamptz[]",), array(time("string", "ZonedTimestamp")), {}, (OUT_OF_CALENDAR, ERA_IN_ARRAY, GAP_IN_ARRAY)
     ),
     Arrival(("vector(3)[]",), {"type": "array", "items": DOUBLE_VECTOR}, {}, (NULL_IN_ARRAY,)),
+    # What Debezium 3.7 sends, from its documentation and sources.
+    Arrival(
+        tuple(f"{name} since Debezium 3.7" for name in ("lseg", "box", "path", "polygon")),
+        SHAPE,
+        examples=(
+            (
+                {"wkb": b"\1", "srid": None, "extensions": {"type": "box"}},
+                {"wkb": b"\1", "srid": None, "extensions": [("type", "box")]},
+            ),
+        ),
+        is_live=False,
+    ),
+    Arrival(("line since Debezium 3.7",), LINE, examples=(({"a": 1.5, "b": -2.0, "c": 0.0},) * 2,), is_live=False),
+    Arrival(
+        ("circle since Debezium 3.7",),
+        CIRCLE,
+        examples=(({"center": {"x": 0.1, "y": 2.0, "wkb": b"\1", "srid": None}, "radius": 0.5},) * 2,),
+        is_live=False,
+    ),
+    *(
+        Arrival((kind,), record(*of_kind, space="io.debezium.time"), {TIMES: ("structured",)}, (), examples, False)
+        for kind, of_kind in STRUCTURED.items()
+        for examples in [_structured_examples(of_kind)]
+    ),
     # Extensions that the embedded Postgres does not have.
     Arrival(("citext", "isbn"), "string", examples=(("A", "A"),), is_live=False),
     Arrival(("ltree",), data("string", "Ltree"), examples=(("a.b", "a.b"),), is_live=False),

@@ -49,6 +49,12 @@ _POLICIES = """
   ([placeholders](../explanation/ordering-and-deletes.md#placeholders)). Postgres' arrays of numbers with a fraction, of
   times, of ranges and some others have no placeholder: if they are large and an update does not change them, they
   arrive as null. List such columns in `envelope.null_means_unchanged`, or set REPLICA IDENTITY FULL.
+  [Connectors](connectors.md#partial-rows) has the columns that other connectors leave out.
+- **SQL Server's `(max)` columns** (`VARCHAR(MAX)`, `NVARCHAR(MAX)`, `VARBINARY(MAX)`) send the placeholder since
+  Debezium 3.6 if an update leaves them unchanged. Older connectors send null: list them in
+  `envelope.null_means_unchanged`.
+- **`EnforceRecordSize`** (Debezium 3.6) cuts long texts and bytes so that a record fits, and does not mark them. Silver
+  stores the cut values. A cut JSON or XML text may be invalid.
 - **Values that equal the placeholder** (for example a text `__debezium_unavailable_value`) cannot be distinguished from
   values that were not sent. Silver keeps the former value, or null.
 - **Postgres' `timetz` in a zone with seconds** (`10:00:00+01:00:30`) arrives as null in a snapshot. In the stream it
@@ -60,7 +66,10 @@ _POLICIES = """
 - **Without Connect's names** (`connect.meta.data=false` on the converter), dates, times and timestamps stay the numbers
   or texts that were sent, and small integers become `int`. Decimals are still decimals.
 - **`time.precision.mode=structured`** (Debezium 3.7) sends dates and times as records of their parts; these stay
-  structs.
+  structs, so that infinities, zero dates and nanoseconds stay too.
+- **Geometric types** (`box`, `line`, `lseg`, `path`, `polygon`, `circle`) arrive as records since Debezium 3.7, and
+  geometries have a new field `extensions`. After an upgrade, such values go to a
+  [variant column](evolution.md).
 - **Enums** may have values that the schema does not list, because the list is not checked.
 """
 
