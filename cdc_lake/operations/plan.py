@@ -19,6 +19,7 @@ from cdc_lake.decode.records import DecodedLayout, avro_schema, with_decoded_val
 from cdc_lake.decode.schemas import SchemaError
 from cdc_lake.decode.trees import fields
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, UnsupportedError
+from cdc_lake.fold.rules import STREAMING_OPS
 from cdc_lake.lake.lake import Lake, SilverTarget, check_holds_no_tables
 from cdc_lake.registries import open_subjects
 from cdc_lake.registries.subjects import VALUE_SUFFIX, Subjects, Version
@@ -241,7 +242,7 @@ class _TopicPlanner:
             check_columns(run)
             if found.records and batch.schemas is not None:
                 after = batch.schemas.layout_change
-                found.warnings = _partial_rows(batch, batch.schemas)
+                found.warnings = [*_partial_rows(batch, batch.schemas), *_order_by_time(batch)]
                 found.steps = _planned_steps(run, after)
                 check_steps(target.name, after.steps, settings.schema_.evolution)
             if after is not None:
@@ -309,6 +310,21 @@ def _partial_rows(batch: Batch, schemas: BatchSchemas) -> list[str]:
     if rows.agg(F.bool_and(layouts.chosen(is_bare).cast("boolean"))).collect()[0][0]:
         return [f"the updates have only the key in `before`, so columns that they leave alone are null; {advice}"]
     return []
+
+
+def _order_by_time(batch: Batch) -> list[str]:
+    """A warning if changes have a time but no position."""
+    merge = batch.run.settings.merge
+    if merge.order == "log" or merge.mode == "append":
+        return []
+    is_change = F.col("op").isin(*STREAMING_OPS) & F.col("snapshot").isNull()
+    is_unplaced = is_change & F.col("source_position").isNull() & F.col("source_ts_ms").isNotNull()
+    if batch.rows.where(is_unplaced).isEmpty():
+        return []
+    return [
+        "changes have no position, so their source time orders them, and a clock that is set back makes newer changes "
+        "look like replays; send the position's fields (docs/reference/connectors.md), or set merge.order: log"
+    ]
 
 
 def _describe_merge(batch: Batch, is_compared: bool) -> tuple[str, list[str]]:

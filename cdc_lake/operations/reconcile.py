@@ -158,6 +158,11 @@ class _Reconcile(Work):
                 f"{done.reconciled.silver_lsn or 'no log position'}; the changes between may have been in flight: "
                 "pass --wait to recheck such keys"
             )
+            if silver_lsn is None and not self.run.config.table(target.topic).is_in_log_order:
+                done.warn(
+                    "silver's events have no position, so their source time orders them. If the source's clock was set "
+                    "back, set `merge.order: log` and run `cdc-lake rebuild`"
+                )
             done.fail(_difference(done.table, found))
         return False
 

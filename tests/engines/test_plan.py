@@ -199,7 +199,7 @@ def test_plan_warns_of_updates_with_partial_rows(spark: SparkSession, tmp_path: 
         broker.append(topic.change("c", 1, {"a": "old", "b": "B"}))
         broker.append(topic.change("u", 1, after, before=before))
     lake, bare = LakeConfig(root=str(tmp_path)), "the updates have only the key in `before`"
-    told = TableConfig(envelope={"null_means_unchanged": ["a", "b"]})
+    told = TableConfig(envelope={"null_means_unchanged": ["a", "b"]}, merge={"order": "log"})
     run_bronze(Config(lake=lake), ["*"], spark, source=broker, registry=registry)
     options: Any = {"spark": spark, "source": broker, "subjects": Announcing("{}")}
 
@@ -207,11 +207,12 @@ def test_plan_warns_of_updates_with_partial_rows(spark: SparkSession, tmp_path: 
 
     warnings = {table.table: table.warnings for table in found.tables if table.layer == "silver"}
     assert {name: [bare in warning for warning in of_table] for name, of_table in warnings.items()} == {
-        "bare": [True],
-        "full": [],
-        "vitess": [False],
+        "bare": [True, False],
+        "full": [False],
+        "vitess": [False, False],
     }
     console = Console(width=200, record=True, highlight=False)
     _print_plan(found, console)
-    assert "set binlog_row_image=full" in console.export_text()
+    text = console.export_text()
+    assert "set binlog_row_image=full" in text and text.count("set merge.order: log") == 3
     assert not any(table.warnings for table in plan(Config(lake=lake, defaults=told), ["bare"], **options).tables)
