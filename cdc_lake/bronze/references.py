@@ -32,7 +32,7 @@ class Names:
     Attributes:
         topic: the topic's name, after which Debezium names records.
         accepted: the owners of the topic's first schemas; empty before.
-        allowed: globs from `record_names`.
+        allowed: globs from `envelope.record_names`.
     """
 
     topic: str
@@ -155,7 +155,7 @@ def _choose_id_kind(
             if voted is None:
                 problems[one] = (
                     f"{describe_reference(one)} is a schema of this topic as {' and as '.join(by_kind)}: "
-                    "set registry.ids"
+                    "set `registry.ids`"
                 )
                 continue
             by_kind = {voted: by_kind[voted]} if voted in by_kind else {}
@@ -178,12 +178,25 @@ def _reject_foreign_schemas(chosen: Mapping[str, Sequence[WriterSchema]], names:
         if own:
             found.meanings[reference] = own
         elif several:
-            found.problems[reference] = (
-                f"{describe_reference(reference)} is the schema `{several[0].tree['name']}`, which belongs to another "
-                "topic: check registry.ids, or allow its name in the table's record_names"
-            )
+            frame = reference.partition(":")[0]
+            has_kinds = frame in NUMBERED and found.kinds.get(frame) != "id"
+            found.problems[reference] = _foreign_schema(reference, several[0], has_kinds=has_kinds)
         else:
             found.problems[reference] = f"{describe_reference(reference)} is not in the registry"
+
+
+def _foreign_schema(reference: str, schema: WriterSchema, *, has_kinds: bool) -> str:
+    """Why records of another table's schema are quarantined, and what to do if they belong to this topic.
+
+    Args:
+        has_kinds: whether the registry has several kinds of ids, so that the number may mean another schema.
+    """
+    return (
+        f"{describe_reference(reference)} is the schema `{schema.tree['name']}`, which belongs to another topic; if this "
+        f"topic has rows of that table too, as with RegexRouter or partitions, list `{owner_of(schema)}` or a glob in "
+        "`envelope.record_names`, and replay the record"
+        f"{'; if the id means another schema, check `registry.ids`' if has_kinds else ''}"
+    )
 
 
 def _plain(name: str) -> str:
