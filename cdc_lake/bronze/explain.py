@@ -72,7 +72,8 @@ def reason(schema: WriterSchema, body: bytes) -> str:
 
 
 def _fits(unscaled: bytes, digits: int) -> bool:
-    return abs(int.from_bytes(unscaled, "big", signed=True)) < 10**digits
+    limit: int = 10**digits
+    return -limit < int.from_bytes(unscaled, "big", signed=True) < limit
 
 
 def fields_read(schema: WriterSchema, body: bytes) -> tuple[dict[str, Any], str | None]:

@@ -201,5 +201,5 @@ def _foreign_schema(reference: str, schema: WriterSchema, *, has_kinds: bool) ->
 
 
 def _plain(name: str) -> str:
-    """A name in the form to which Debezium adjusts it for Avro."""
-    return re.sub(r"[^A-Za-z0-9.]", "_", name).replace("._", ".").strip("_")
+    """A name in the form to which Debezium adjusts it for Avro: of the whole name, the first character is no digit."""
+    return re.sub(r"^\d|[^A-Za-z0-9.]", "_", name).replace("._", ".").strip("_")
