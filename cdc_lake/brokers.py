@@ -1,5 +1,6 @@
 """Logins at Kafka brokers: client settings for Java's client inside Spark, and for librdkafka."""
 
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,13 +69,37 @@ class Admin:
         except KafkaException as exc:
             raise self._settings_error(exc.args[0].str()) from exc
 
+    def check_reachable(self, timeout_seconds: float, todo: str) -> None:
+        """Check that a bootstrap server accepts a connection. The clients wait for servers that refuse it.
+
+        Raises:
+            InfrastructureError: each one refuses it, or its host name is unknown.
+        """
+        found = []
+        for server in self._bootstrap_servers.split(","):
+            host, _, port = server.strip().rpartition(":")
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), timeout_seconds).close()
+            except socket.gaierror:
+                found.append(f"the host name `{host}` is unknown")
+            except ConnectionRefusedError:
+                found.append(f"{server.strip()} refuses the connection")
+            except OSError:
+                return  # the client reports it
+            else:
+                return
+        raise self.unavailable_error("; ".join(found), todo)
+
     def unavailable_error(self, why: object, todo: str) -> CdcLakeError:
         """The error of brokers that do not respond.
 
         Args:
-            why: the client's message.
+            why: the client's message or error.
             todo: what to do if the brokers are down.
         """
+        if isinstance(why, KafkaException):
+            why = why.args[0].str()
+        why = str(why) or "no response in time"
         self.client.poll(0)  # delivers pending errors to `_on_error`
         kafka, rejection = f"Kafka at {self._bootstrap_servers}", self._rejection
         if rejection is None:

@@ -18,7 +18,7 @@
     │   ├── NoProgressError                   no retained commit has the table's progress
     │   ├── DuplicateKeyError                 silver has several rows with the same key
     │   └── DamagedFileError                  a file of the lake is missing, truncated or damaged
-    ├── QualityGateError             exit 30  quarantined records exceed a limit, or `on_error: stop` met one
+    ├── QualityGateError             exit 30  quarantined records exceed a limit, or there must not be any
     │   ├── KeyConstraintError                a gold model's result has null or duplicate keys
     │   ├── ExpectationError                  rows violate an expectation, or values do not fit a `schema.cast`
     │   ├── CatalogDriftError                 the catalog differs from the tables

@@ -5,8 +5,7 @@ No record is lost or changed: a record that does not decode becomes a quarantine
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import date
-from functools import partial, reduce
-from operator import or_
+from functools import partial
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -121,8 +120,10 @@ def _chosen_key_result(keys: DecodedLayouts, values: DecodedLayouts, key_columns
         found = key_from_row(value, key_columns) if key_columns else None
         if not (found and key_columns):
             return None
-        is_null = reduce(or_, (found.value[name].isNull() for name in key_columns))
-        return _key_result(found, F.when(is_null, "a column of `merge.keys` is null"))
+        nulls = (
+            F.when(found.value[name].isNull(), f"`{name}`, a column of `merge.keys`, is null") for name in key_columns
+        )
+        return _key_result(found, F.coalesce(*nulls))
 
     return values.chosen(in_value)
 

@@ -15,7 +15,7 @@ from cdc_lake.bronze.decide import DECODE_STAGE
 from cdc_lake.decode.framing import body
 from cdc_lake.decode.records import WriterSchema
 from cdc_lake.decode.schema_texts import compact
-from cdc_lake.decode.trees import Tree, fields
+from cdc_lake.decode.trees import Tree, decimal_size, fields, is_decimal
 from cdc_lake.lake.schema_files import SchemaFiles
 
 _EXPLAINED_ROWS, _EXPLAINED_BYTES = 100, 256 << 10
@@ -50,18 +50,30 @@ def with_reasons(rows: DataFrame, schemas: SchemaFiles, frames: Collection[str])
 
 
 def reason(schema: WriterSchema, body: bytes) -> str:
-    """Why `body` is not a record of `schema`, without its values."""
+    """Why `body` is not a record of `schema`, with the field where reading fails, without its values."""
     if schema.format != "avro":
         return f"the text is not one {schema.format.upper()} value that fits its schema"
-    parsed, stream = _parsed(schema.tree), io.BytesIO(body)
+    stream, unfit = io.BytesIO(body), list[str]()
     try:
-        fastavro.schemaless_reader(stream, parsed, None)
-    except Exception as exc:  # fastavro raises whatever its decoder stumbles over
-        if isinstance(exc, EOFError | IndexError) and stream.tell() == len(body):
-            return "the bytes end in the middle of the record"
-        return f"the bytes do not fit the schema ({type(exc).__name__} at byte {stream.tell()} of {len(body)})"
+        for path, tree, value in _leaves(schema.tree, stream, ""):
+            if is_decimal(tree) and (size := decimal_size(tree)) and not _fits(value, size[0]):
+                unfit.append(f"`{path}` has more digits than its {size[0]}")
+    except _Stopped as stopped:
+        at, cause = f", at `{stopped.path}`" if stopped.path else "", stopped.__cause__
+        if isinstance(cause, UnicodeDecodeError):
+            return f"one of its texts is not UTF-8{at}"
+        if isinstance(cause, EOFError | IndexError) and stream.tell() == len(body):
+            return f"the bytes end in the middle of the record{at}"
+        return f"the bytes do not fit the schema ({type(cause).__name__} at byte {stream.tell()} of {len(body)}){at}"
     left = len(body) - stream.tell()
-    return f"{left} bytes are left over after the record" if left else "a value does not fit its column's type"
+    if left:
+        return f"{left} bytes are left over after the record"
+    return "; ".join(unfit) or "a value does not fit its column's type"
+
+
+def _fits(unscaled: bytes, digits: int) -> bool:
+    limit: int = 10**digits
+    return -limit < int.from_bytes(unscaled, "big", signed=True) < limit
 
 
 def fields_read(schema: WriterSchema, body: bytes) -> tuple[dict[str, Any], str | None]:
@@ -72,7 +84,7 @@ def fields_read(schema: WriterSchema, body: bytes) -> tuple[dict[str, Any], str 
     """
     stream, found = io.BytesIO(body), dict[str, Any]()
     try:
-        for path, value in _leaves(schema.tree, stream, ""):
+        for path, _, value in _leaves(schema.tree, stream, ""):
             found[path] = value
     except _Stopped as stopped:
         return found, stopped.path
@@ -87,8 +99,8 @@ class _Stopped(Exception):
         self.path = path
 
 
-def _leaves(tree: Tree, stream: io.BytesIO, path: str) -> Iterator[tuple[str, Any]]:
-    """The values of fields that are not records, in order."""
+def _leaves(tree: Tree, stream: io.BytesIO, path: str) -> Iterator[tuple[str, Tree, Any]]:
+    """Path, type and value of the fields that are not records, in order."""
     if tree["type"] == "record":
         for name, inner in fields(tree).items():
             yield from _leaves(inner, stream, f"{path}.{name}" if path else name)
@@ -96,10 +108,10 @@ def _leaves(tree: Tree, stream: io.BytesIO, path: str) -> Iterator[tuple[str, An
     if tree["type"] == "union":
         number = _read({"type": "long"}, stream, path)
         if not 0 <= number < len(tree["branches"]):
-            raise _Stopped(path)
+            raise _Stopped(path) from ValueError(f"the union has no branch {number}")
         yield from _leaves(tree["branches"][number], stream, path)
         return
-    yield path, _read(tree, stream, path)
+    yield path, tree, _read(tree, stream, path)
 
 
 def _read(tree: Tree, stream: io.BytesIO, path: str) -> Any:

@@ -35,7 +35,7 @@ def with_frames(
     """
     settings: tuple[tuple[framing.Side, str | None], ...] = (("key", key_framing), ("value", value_framing))
     headers = F.col("headers")
-    message = F.lit(f"%d bytes are more than max_record_bytes: {max_bytes}, and are not kept")
+    message = F.lit(f"%d bytes are more than `read.max_record_bytes`: {max_bytes}, and are not kept")
     records = records.withColumn("header_bytes", _bytes_of(headers))
     sizes = {"value": F.length("value"), "key": F.length("key"), "headers": F.col("header_bytes")}
     too_large = (
@@ -74,7 +74,7 @@ def with_unpacked_bytes(records: DataFrame, max_bytes: int) -> DataFrame:
     """
     sizes = {side: F.col(f"__unpacked_{side}") for side in ("value", "key")}
     is_large = {side: F.coalesce(size > max_bytes, F.lit(False)) for side, size in sizes.items()}
-    message = f"it unpacks to more bytes than max_record_bytes: {max_bytes}, and is not kept"
+    message = f"it unpacks to more bytes than `read.max_record_bytes`: {max_bytes}, and is not kept"
     too_large = (F.when(is_large[side], about(side, F.lit(message))) for side in sizes)
     counted = (F.when(~is_large[side], size).otherwise(0) for side, size in sizes.items())
     return (
@@ -115,20 +115,21 @@ def with_references(
     sides: tuple[framing.Side, ...] = ("value", "key")
     references, short, problems = {}, {}, []
     for side in sides:
-        if fixed[side] is None:
+        configured = fixed[side]
+        if configured is None:
             references[f"{side}_reference"] = F.lit(None).cast("string")
             continue
         data, frame, reference = F.col(side), F.col(f"{side}_framing"), F.col(f"{side}_reference")
         found = framing.reference(data, F.col("headers"), side, frame, frames)
         if framing.JSON in frames:
-            plain = fixed[side] == framing.JSON
+            plain = configured == framing.JSON
             text = json_format.reference(data.cast("string"), side, plain=plain)
             found = F.when(frame == framing.JSON, text).otherwise(found)
         references[f"{side}_reference"] = found
         most = F.when(frame == framing.JSON, _MAX_JSON_REFERENCE).otherwise(_MAX_REFERENCE)
         is_short = F.length(reference) <= most
         too_long = F.when(~is_short, F.format_string("the reference to its schema has more than %d characters", most))
-        problem = F.coalesce(too_long, framing.frame_problem(data, frame, reference, frames))
+        problem = F.coalesce(too_long, framing.frame_problem(side, frame, reference, frames, configured))
         problems.append(about(side, problem))
         short[f"{side}_reference"] = F.when(is_short, reference)
     is_tombstone = F.col("value").isNull() & F.col("too_large").isNull()

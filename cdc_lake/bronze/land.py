@@ -308,6 +308,6 @@ def _check_quarantine_limit(done: TableReport, settings: TableConfig) -> None:
     if quarantined > allowed:
         raise QualityGateError(
             done.table,
-            f"{quarantined} of {read} records were quarantined, more than max_quarantined: {limit}",
+            f"{quarantined} of {read} records were quarantined, more than `quality.max_quarantined`: {limit}",
             f"the records are committed; run `cdc-lake quarantine list --table {done.table}` for the reasons",
         )

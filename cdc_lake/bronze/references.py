@@ -32,7 +32,7 @@ class Names:
     Attributes:
         topic: the topic's name, after which Debezium names records.
         accepted: the owners of the topic's first schemas; empty before.
-        allowed: globs from `record_names`.
+        allowed: globs from `envelope.record_names`.
     """
 
     topic: str
@@ -155,7 +155,7 @@ def _choose_id_kind(
             if voted is None:
                 problems[one] = (
                     f"{describe_reference(one)} is a schema of this topic as {' and as '.join(by_kind)}: "
-                    "set registry.ids"
+                    "set `registry.ids`"
                 )
                 continue
             by_kind = {voted: by_kind[voted]} if voted in by_kind else {}
@@ -178,14 +178,28 @@ def _reject_foreign_schemas(chosen: Mapping[str, Sequence[WriterSchema]], names:
         if own:
             found.meanings[reference] = own
         elif several:
-            found.problems[reference] = (
-                f"{describe_reference(reference)} is the schema `{several[0].tree['name']}`, which belongs to another "
-                "topic: check registry.ids, or allow its name in the table's record_names"
-            )
+            frame = reference.partition(":")[0]
+            has_kinds = frame in NUMBERED and found.kinds.get(frame) != "id"
+            found.problems[reference] = _foreign_schema(reference, several[0], has_kinds=has_kinds)
         else:
             found.problems[reference] = f"{describe_reference(reference)} is not in the registry"
 
 
+def _foreign_schema(reference: str, schema: WriterSchema, *, has_kinds: bool) -> str:
+    """Why records of another table's schema are quarantined, and what to do if they belong to this topic.
+
+    Args:
+        has_kinds: whether the registry has several kinds of ids, so that the number may mean another schema.
+    """
+    todo = (
+        f"if this topic has rows of that table too, as with RegexRouter or partitions, list `{owner_of(schema)}` or a "
+        "glob in `envelope.record_names`, and replay the record"
+    )
+    other = "; if the id means another schema, check `registry.ids`" if has_kinds else ""
+    name = schema.tree["name"]
+    return f"{describe_reference(reference)} is the schema `{name}`, which belongs to another topic; {todo}{other}"
+
+
 def _plain(name: str) -> str:
-    """A name in the form to which Debezium adjusts it for Avro."""
-    return re.sub(r"[^A-Za-z0-9.]", "_", name).replace("._", ".").strip("_")
+    """A name in the form to which Debezium adjusts it for Avro: of the whole name, the first character is no digit."""
+    return re.sub(r"^\d|[^A-Za-z0-9.]", "_", name).replace("._", ".").strip("_")

@@ -24,6 +24,8 @@ from cdc_lake.decode.types import type_mapping
 
 _MAX_REASON = 500
 """Maximum length of a reason. Names in schemas have any length, and each record of the schema stores the reason."""
+_HASH_DIGITS = 12
+"""Digits of a schema's hash in messages, as in `cdc-lake quarantine show`."""
 MAX_IDS, MAX_LAYOUTS = 1000, 64
 """Limits per batch, for keys and for values: references that are looked up, and layouts that are decoded."""
 
@@ -113,6 +115,8 @@ def _beyond_layouts(known: Mapping[str, Sequence[WriterSchema]]) -> list[str]:
 def describe_reference(reference: str) -> str:
     """A reference in words, for messages."""
     kind = reference.partition(":")[0]
+    if kind == json_format.CONNECT_REFERENCE:
+        return f"embedded schema {framing.id_of(reference)[:_HASH_DIGITS]}"
     words = {"id4": "schema id", "id8": "schema id", "contentId": "content id", "globalId": "global id", "id": "id"}
     return f"{words.get(kind, kind)} {framing.id_of(reference)}"
 

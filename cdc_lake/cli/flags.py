@@ -44,11 +44,24 @@ def _new_file(flag: str) -> Callable[[object], Path]:
     return parsed
 
 
-Tables = Annotated[list[str], typer.Option("--table", help="Select topics by name or glob; repeatable.")]
+def required(flag: str, help_text: str, example: str) -> Any:
+    """A repeatable flag that must be given at least once. The error has an example, which typer's own has not."""
+
+    def checked(names: list[str]) -> list[str]:
+        if not names:
+            raise typer.BadParameter(f"it is missing; write for example {flag} {example}")
+        return names
+
+    return typer.Option(flag, default_factory=list, show_default=False, callback=checked, help=help_text)
+
+
+A_TABLE = "'shop.public.*'"
+Tables = Annotated[list[str], required("--table", "Select topics by name or glob; required, repeatable.", A_TABLE)]
 OptionalTables = Annotated[
     list[str] | None, typer.Option("--table", help="Select topics by name or glob; repeatable (default: all).")
 ]
-Models = Annotated[list[str], typer.Option("--model", help="Select gold models by name or glob; repeatable.")]
+A_MODEL = "'orders_*'"
+Models = Annotated[list[str], required("--model", "Select gold models by name or glob; required, repeatable.", A_MODEL)]
 ConfigFile = Annotated[
     str | None, typer.Option("--config", help="Read this file (default: $CDC_LAKE_CONFIG, conf/cdc-lake.yml).")
 ]

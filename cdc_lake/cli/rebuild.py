@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from cdc_lake.cli.confirm import confirmed
-from cdc_lake.cli.flags import ConfigFile, Json, JsonFile, Parallel, RunOptions
+from cdc_lake.cli.flags import A_TABLE, ConfigFile, Json, JsonFile, Parallel, RunOptions, required
 from cdc_lake.cli.output import Output
 from cdc_lake.cli.progress import Display
 from cdc_lake.cli.run import configure_logging, open_scheduler, parse_offsets, print_problems, print_report, show_report
@@ -17,7 +17,7 @@ from cdc_lake.runs.report import Report
 
 
 def rebuild(
-    table: Annotated[list[str], typer.Option("--table", help="Select tables by name or glob; repeatable.")],
+    table: Annotated[list[str], required("--table", "Select tables by name or glob; required, repeatable.", A_TABLE)],
     until: Annotated[
         str | None, typer.Option("--until", help="Use events up to this time (2026-11-23T12:00:00Z).")
     ] = None,

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cdc_lake.cli.flags import (
+    A_TABLE,
     ConfigFile,
     Continuous,
     Interval,
@@ -27,6 +28,7 @@ from cdc_lake.cli.flags import (
     Parallel,
     RunOptions,
     Tables,
+    required,
     run_options,
     with_flags,
 )
@@ -120,7 +122,7 @@ def gold(
 @app.command()
 def maintain(
     table: Annotated[
-        list[str], typer.Option("--table", help="Select topics, or gold models, by name or glob; repeatable.")
+        list[str], required("--table", "Select topics, or gold models, by name or glob; required, repeatable.", A_TABLE)
     ],
     layer: Annotated[LayerName, typer.Option("--layer", help="Maintain the tables of this layer.")] = LayerName.silver,
     config: ConfigFile = None,
@@ -210,6 +212,7 @@ def configure_logging() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # its warnings of retries; the error follows
     debug = os.environ.get("CDC_LAKE_DEBUG") == "1"
     logging.getLogger("cdc_lake").setLevel(logging.DEBUG if debug else logging.INFO)
 

@@ -3,9 +3,9 @@
 import difflib
 import re
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from cdc_lake.config.base import Model
 from cdc_lake.config.login import OAuth, TlsConfig
@@ -40,6 +40,17 @@ ALLOWED_CLIENT_SETTINGS: Mapping[str, frozenset[str]] = {
 }
 """What a user may set of each Kafka client: tuning. Not what reads files, calls addresses, loads classes or says who
 asks (CVE-2023-25194, CVE-2025-27817), nor what bronze's order and completeness rest on."""
+
+
+_SERVER = re.compile(r"(?:[\w.%-]+|\[[\w.:%]+\]):\d{1,5}")
+
+
+def _servers(value: str) -> str:
+    if "@" in value:
+        raise ValueError("a broker's address must not hold a user or a password: see `kafka.auth`")
+    if value != EMBEDDED and not all(_SERVER.fullmatch(server.strip()) for server in value.split(",")):
+        raise ValueError("write `host:port` without a scheme, several separated by commas, or `embedded`")
+    return value
 
 
 class KerberosConfig(Model):
@@ -95,7 +106,7 @@ ClientSettings = dict[str, str | int | float | bool]
 class KafkaConfig(Model):
     """The Kafka brokers, and how to log in (docs/how-to/brokers.md)."""
 
-    bootstrap_servers: str = Field(
+    bootstrap_servers: Annotated[str, AfterValidator(_servers)] = Field(
         default=EMBEDDED,
         description="Lists brokers as `host:port`, separated by commas. `embedded`: the broker of `cdc-lake stack up`.",
     )

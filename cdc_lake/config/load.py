@@ -8,6 +8,7 @@ Parameter Store, `ssm:NAME`; then they start at `conf` in the working directory,
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +58,12 @@ def load_config(path: str | Path | None = None) -> Config:
         where, folder, text = asked, Path("conf").resolve(), aws.parameter(asked.removeprefix(SSM))
     else:
         file = config_path(path)
-        where, folder, text = str(file), file.parent, file.read_text(encoding="utf-8")
-    try:
-        content = yaml.safe_load(text) or {}
-    except yaml.YAMLError as exc:
-        raise ConfigError(where, f"this is not YAML: {exc}", "correct the file") from exc
+        where, folder = str(file), file.parent
+        try:
+            text = file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as exc:
+            raise ConfigError(where, f"byte {exc.start} is not UTF-8", "save the file as UTF-8") from None
+    content = read_yaml(where, text) or {}
     if not isinstance(content, dict):
         raise ConfigError(where, "the file must hold keys and values", "see docs/reference/settings.md")
     try:
@@ -78,6 +80,26 @@ def load_config(path: str | Path | None = None) -> Config:
         what = "settings from Parameter Store cannot use a local `lake.root`"
         raise ConfigError(where, what, "set a URL such as s3://bucket/lake")
     return config
+
+
+def read_yaml(where: str, text: str) -> Any:
+    """The content of a YAML text. The error does not show the text, which may have secrets.
+
+    Raises:
+        ConfigError: it is not YAML.
+    """
+    try:
+        return yaml.safe_load(text)
+    except yaml.MarkedYAMLError as exc:
+        mark = exc.problem_mark or exc.context_mark
+        at = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        problem = re.sub(r"'(?!<)[^']{2,}'", "…", exc.problem or exc.context or "")
+        what = f"this is not YAML: {at}{problem}"
+    except yaml.YAMLError:
+        what = "this is not YAML: it has a control character"
+    except ValueError:
+        what = "this is not YAML: a date or a number in it is invalid"
+    raise ConfigError(where, what, "correct the file")
 
 
 def _from_environment() -> tuple[dict[str, Any], dict[Key, Key]]:

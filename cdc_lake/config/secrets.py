@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, SecretStr, ValidationInfo
 
@@ -20,6 +21,8 @@ def is_reference(value: str) -> bool:
 
 
 def _absolute(path: str, info: ValidationInfo) -> str:
+    if "://" in path and ":" in urlsplit(path).netloc.rpartition("@")[0]:
+        raise ValueError("a URL must not hold a password; let the cluster's settings or the environment log in")
     folder: Path | None = (info.context or {}).get("folder")
     return path if folder is None or "://" in path else str((folder / path).resolve())
 

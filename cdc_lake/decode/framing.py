@@ -32,6 +32,13 @@ FILE_HEADER: Final = "cdc_lake.{}.schema"
 """Header of a key or value from a file: the fingerprint of the file's schema."""
 _NAMED_IN_HEADERS = frozenset((APICURIO, CONFLUENT, FILE))
 _APICURIO_IDS = ("contentId", "globalId")
+_GUESSED_KEY = ("key", "auto")
+_MERGE_KEYS = "list the columns of the row that form the key in `merge.keys`"
+_BARE_KEYS = f"; if keys are bare values, {_MERGE_KEYS}"
+_JAVA_TEXT = f"it is Java's text of a struct, which StringConverter writes instead of its columns; {_MERGE_KEYS}"
+_BARE_TEXT = f"it is a bare value, without the name of its column; {_MERGE_KEYS}"
+_PRINTABLE = r"^[!-z][ -~]*$"
+"""Text, such as a number or a UUID. JSON objects, which begin with a brace, have a frame."""
 _PIECE_BYTES = 1 << 20
 MAX_INFLATED_BYTES = 64 << 20
 """A body that decompresses to more than this is rejected."""
@@ -134,42 +141,51 @@ def unpacked_bytes(data: Column, frame: Column, most: int) -> Column:
     return F.udf(lambda data: _unpacked_bytes(data, most), "bigint")(packed)
 
 
-def frame_problem(data: Column, frame: Column, named: Column, frames: Collection[str]) -> Column:
-    """Why the bytes cannot be read, string; null if they can, or if there are none.
+def frame_problem(side: Side, frame: Column, named: Column, frames: Collection[str], configured: str) -> Column:
+    """Why a key or value cannot be read, string; null if it can, or if there is none.
 
     Args:
+        side: the column with the bytes.
         frame: `framing` of the bytes.
         named: `reference` of the bytes.
         frames: the frames to plan for.
+        configured: the frame set for the table, or `auto`.
     """
+    data = F.col(side)
     problem = F.when(data.isNull(), None)
     for name, start in _BODY_STARTS.items():
         if name not in frames:
             continue
         is_short = F.length(data) < start
-        problem = problem.when(
-            (frame == name) & is_short, F.format_string(f"%d bytes are too few for the frame {name}", F.length(data))
-        )
+        too_few = f"%d bytes are too few for the frame {name}{_BARE_KEYS if (side, configured) == _GUESSED_KEY else ''}"
+        problem = problem.when((frame == name) & is_short, F.format_string(too_few, F.length(data)))
         problem = problem.when(
             (frame == name) & ~F.startswith(data, F.lit(_MAGIC[name])),
             F.format_string(f"its first byte is 0x%s, which is not the frame {name}", _first_byte(data)),
         )
-    unknown = "its first byte is 0x%s, which starts no known frame; if that is intended, set the table's framing"
-    problem = problem.when(F.length(data) == 0, "there are no bytes").when(
-        frame.isNull(), F.format_string(unknown, _first_byte(data))
-    )
+    unknown = f"its first byte is 0x%s, which starts no known frame; if that is intended, set `{side}.wire_format`"
+    problem = problem.when(F.length(data) == 0, "there are no bytes")
+    if side == "key":
+        problem = problem.when(frame.isNull() & F.startswith(data, F.lit(b"Struct{")), _JAVA_TEXT)
+        problem = problem.when(frame.isNull() & data.cast("string").rlike(_PRINTABLE), _BARE_TEXT)
+        unknown += _BARE_KEYS
+    problem = problem.when(frame.isNull(), F.format_string(unknown, _first_byte(data)))
     if not _NAMED_IN_HEADERS.isdisjoint(frames):
         problem = problem.when(
             frame.isin(*_NAMED_IN_HEADERS) & named.isNull(),
             F.format_string("the headers of %s name no schema that can be looked up", frame),
         )
     if JSON in frames:
-        problem = problem.when(
-            (frame == JSON) & named.isNull(),
-            "it is not a JSON object with a schema; if that is intended, set the table's framing to json, and its "
-            "columns",
-        )
+        problem = problem.when((frame == JSON) & named.isNull(), _json_problem(side, configured))
     return problem
+
+
+def _json_problem(side: Side, configured: str) -> str:
+    """Why a text in the frame `json` names no schema."""
+    if configured == JSON:
+        return f"it is not a JSON object{_BARE_KEYS if side == 'key' else ''}"
+    todo = "and the types of its columns in `value.columns`" if side == "value" else f"or {_MERGE_KEYS}"
+    return f"it is not a JSON object with a schema; if that is intended, set `{side}.wire_format: json`, {todo}"
 
 
 def _frame_of_headers(headers: Column, side: Side, of_files: bool) -> Column:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,11 +35,14 @@ def compact(tree: Tree) -> str:
 
     Other logical types are removed because a reader that maps them itself fails a whole record for one invalid date;
     `decode.types` maps them by Connect's name instead. Equal layouts give equal texts.
+
+    Parts of names that only Avro 1.12 refuses are replaced, such as `2019` in `shop.public.2019.Key`.
     """
-    return json.dumps(_compact(tree, set()), separators=(",", ":"))
+    return json.dumps(_compact(tree, {}), separators=(",", ":"))
 
 
-def _compact(tree: Tree, defined: set[str]) -> Any:
+def _compact(tree: Tree, defined: dict[str, str]) -> Any:
+    """See `compact`; `defined` has the types so far: name in the text -> name in the tree."""
     kind = tree["type"]
     if kind == "union":
         return [_compact(branch, defined) for branch in tree["branches"]]
@@ -49,16 +53,23 @@ def _compact(tree: Tree, defined: set[str]) -> Any:
         return {"type": "array", "items": _compact(tree["items"], defined)}
     if kind == "map":
         return {"type": "map", "values": _compact(tree["values"], defined)}
-    name = tree["name"]
+    name = ".".join(map(_part_of_name, tree["name"].split(".")))
+    if defined.get(name, tree["name"]) != tree["name"]:
+        name += f"_{len(defined)}"  # the name without replacements is another type's
     if name in defined:
         return name
-    defined.add(name)
+    defined[name] = tree["name"]
     if kind == "enum":
         return {"type": "enum", "name": name, "symbols": tree["symbols"]}
     if kind == "fixed":
         return {"type": "fixed", "name": name, "size": tree["size"], **_decimal(tree)}
     inner = [{"name": f["name"], "type": _compact(f["type"], defined)} for f in tree["fields"]]
     return {"type": "record", "name": name, "fields": inner}
+
+
+def _part_of_name(part: str) -> str:
+    adjusted = re.sub(r"\W", "_", part)
+    return adjusted if adjusted[:1].isalpha() or adjusted.startswith("_") else f"_{adjusted}"
 
 
 def _decimal(tree: Tree) -> dict[str, Any]:

@@ -13,8 +13,8 @@ MAX_TYPES = 20_000
 """Limit on the types of a schema, each written out where it is used."""
 MAX_FIXED_BYTES = 1 << 20
 """Limit on a `fixed`, which a reader allocates before it reads a byte."""
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""A name, or a part of one between dots, for the JVM's Avro; fastavro accepts more."""
+_SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""A symbol of an enum, for fastavro."""
 _LARGEST_INT = (1 << 31) - 1
 _PROPERTIES = frozenset({"logicalType", "precision", "scale", "connect.name", "connect.type"})
 """Properties of a type that its tree keeps."""
@@ -127,8 +127,8 @@ def _define(content: Mapping[str, Any], namespace: str, known: dict[str, Tree | 
     """Expand a named type, and make it known."""
     kind = content["type"]
     name = full_name(content, namespace)
-    if not all(map(_NAME.fullmatch, name.split("."))) or name in PRIMITIVES:
-        raise SchemaError(_invalid_name(name))
+    if not _is_name(name.rpartition(".")[2]) or name in PRIMITIVES:
+        raise SchemaError(_invalid_name(name, "schema.name.adjustment.mode"))
     if name in known:
         raise SchemaError(f"the type `{name}` is defined twice")
     known[name] = None
@@ -140,8 +140,8 @@ def _define(content: Mapping[str, Any], namespace: str, known: dict[str, Tree | 
     if kind in ("record", "error"):
         inside = name.rpartition(".")[0]
         for f in content["fields"]:
-            if not _NAME.fullmatch(f["name"]):
-                raise SchemaError(_invalid_name(f["name"]))
+            if not _is_name(f["name"]):
+                raise SchemaError(_invalid_name(f["name"], "field.name.adjustment.mode"))
         tree["fields"] = [
             {"name": f["name"], "type": _expand(f["type"], inside, known, (*path, f["name"]))}
             for f in content["fields"]
@@ -154,8 +154,20 @@ def _properties(content: Mapping[str, Any]) -> dict[str, Any]:
     return {name: content[name] for name in sorted(_PROPERTIES & content.keys())}
 
 
-def _invalid_name(name: str) -> str:
-    return f"`{name}` is not a valid Avro name; set field.name.adjustment.mode=avro on the connector"
+def _is_name(text: str) -> bool:
+    """Whether the JVM's Avro accepts a field's name, or the part of a type's name after the last dot.
+
+    It does not check the namespace, in which Debezium leaves a table or a schema that begins with a digit.
+    """
+    return (
+        bool(text)
+        and not text[0].isdecimal()
+        and all(char == "_" or ((char.isalpha() or char.isdecimal()) and char <= "\uffff") for char in text)
+    )
+
+
+def _invalid_name(name: str, option: str) -> str:
+    return f"`{name}` is not a valid Avro name; set {option}=avro on the connector"
 
 
 def _size(name: str, size: object) -> int:
@@ -169,7 +181,7 @@ def _symbols(name: str, symbols: object) -> list[str]:
         not isinstance(symbols, list)
         or not symbols
         or len(set(symbols)) < len(symbols)
-        or not all(map(_NAME.fullmatch, symbols))
+        or not all(map(_SYMBOL.fullmatch, symbols))
     ):
         raise SchemaError(f"the symbols of the enum `{name}` are not different names")
     return symbols

@@ -275,7 +275,7 @@ def _has_nanos_in_text(text: Column) -> Column:
 
 
 def _variable_scale(value: Column) -> Column:
-    """The plain decimal text of `value.value` / 10^`value.scale`."""
+    """The plain decimal text of a struct's `value` / 10^`scale`."""
     return F.when(value.isNotNull(), plain_text(value["value"], value["scale"]))
 
 

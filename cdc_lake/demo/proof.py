@@ -39,8 +39,7 @@ def prove(
         if topic not in landed:
             result.tables.append(_result_without_topic(source.dsn, topic, table))
             continue
-        silver = str(_folder(lake, "silver", topic))
-        compared = compare(source.dsn, table.schema, table.name, silver, lake_name=in_the_lake, explain=table.loss)
+        compared = compare_table(source.dsn, table, _folder(lake, "silver", topic))
         result.samples += [f"{topic}: {difference}" for difference in compared.samples]
         result.tables.append(_table_result(topic, _folder(lake, "bronze", topic), stream, compared, seconds[topic]))
     for model, query in source.gold.items():
@@ -49,6 +48,14 @@ def prove(
     result.differences += sum(model.differences for model in result.gold)
     result.stream = stream.totals
     result.too_few = too_few(result.stream, source.floor)
+
+
+def compare_table(dsn: str, table: Table, silver: Path) -> Comparison:
+    """Compare a source table with its silver table, which does not exist if bronze quarantined all records."""
+    if silver.is_dir():
+        return compare(dsn, table.schema, table.name, str(silver), lake_name=in_the_lake, explain=table.loss)
+    rows = _count(dsn, table)
+    return Comparison(source_rows=rows, lake_rows=0, differences=rows, samples=())
 
 
 def too_few(stream: Mapping[str, int], floor: Mapping[str, int]) -> dict[str, int]:
@@ -69,9 +76,14 @@ def gold_result(dsn: str, model: str, query: str, lake: Path, seconds: float) ->
 
 def _result_without_topic(dsn: str, topic: str, table: Table) -> TableResult:
     """The result of a table without a topic: an empty table has none; otherwise all its rows are missing."""
+    rows = _count(dsn, table)
+    return TableResult(topic, 0, 0, 0, 0, source_rows=rows, differences=rows, losses={}, seconds=0.0)
+
+
+def _count(dsn: str, table: Table) -> int:
     with psycopg.connect(dsn) as source:
         ((rows,),) = source.execute(f"SELECT count(*) FROM {table.qualified}".encode()).fetchall()
-    return TableResult(topic, 0, 0, 0, 0, source_rows=rows, differences=rows, losses={}, seconds=0.0)
+    return int(rows)
 
 
 def _table_result(topic: str, bronze: Path, stream: StreamStats, compared: Comparison, seconds: float) -> TableResult:

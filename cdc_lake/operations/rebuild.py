@@ -90,7 +90,9 @@ def run_rebuild(
     with scheduler.open(run, layer="silver") as opened:
         lake = opened.lake
         targets = lake.silver_tables(lake.names(opened.storage))
-        names = select(tables, list(targets), f"table in {lake.folder('silver')}", "see `silver` in the settings")
+        names = select(
+            tables, list(targets), f"table in {lake.folder('silver')}", "see `storage` in the settings of its topic"
+        )
         if options.shown is not None:
             names = [name for name in names if name in options.shown]
         for name in names:

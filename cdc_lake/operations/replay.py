@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
-from cdc_lake.bronze.decide import PAIR_STAGE, TOO_LARGE
+from cdc_lake.bronze.decide import NO_KEY, PAIR_STAGE, TOO_LARGE
 from cdc_lake.bronze.schema_resolution import decide, resolve_schemas, scan_records, typed_row
 from cdc_lake.columns import DELETE, KEEP, TYPED
 from cdc_lake.config import Config
@@ -132,7 +132,8 @@ def _records(rows: DataFrame) -> DataFrame:
 def _with_outcome(records: DataFrame) -> DataFrame:
     """Find out which decoded records are replayed.
 
-    A tombstone that was quarantined with the record right before it is replayed only with that record.
+    A tombstone that was quarantined with the record right before it is replayed only with that record. With
+    `merge.keys`, it needs no key of its own: its delete has it.
 
     Columns out: `with_decision`'s, and `is_late`; `tombstone_of`.
     """
@@ -140,10 +141,14 @@ def _with_outcome(records: DataFrame) -> DataFrame:
     passes = (F.col("status") != "quarantined") & (F.col("failed.code") != TOO_LARGE)
     last = F.lag(F.struct("offset", "op", passes.alias("passes"))).over(in_partition)
     is_paired = F.col("failed.stage") == PAIR_STAGE
+    of_delete = is_paired & (last["op"] == "d")
+    has_key_of_delete = F.coalesce(of_delete & last["passes"] & (F.col("error.code") == NO_KEY), F.lit(False))
     return records.withColumns(
         {
-            "is_late": passes & (~is_paired | F.coalesce(last["passes"], F.lit(False))),
-            "tombstone_of": F.when(is_paired & (last["op"] == "d"), last["offset"]),
+            "is_late": has_key_of_delete | (passes & (~is_paired | F.coalesce(last["passes"], F.lit(False)))),
+            "tombstone_of": F.when(of_delete, last["offset"]),
+            "status": F.when(has_key_of_delete, "ok").otherwise(F.col("status")),
+            "error": F.when(~has_key_of_delete, F.col("error")),
         }
     )
 

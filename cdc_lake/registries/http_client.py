@@ -5,6 +5,7 @@ name the URL but no credentials.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -12,6 +13,7 @@ from typing import Any, Protocol
 import requests
 from pydantic import SecretStr
 from requests.adapters import HTTPAdapter
+from urllib3.exceptions import NameResolutionError
 from urllib3.util import Retry
 
 from cdc_lake.config import TlsConfig
@@ -23,6 +25,9 @@ RETRIED_STATUSES = (408, 429, 500, 502, 503, 504)
 BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 10.0
 _REJECTION_STATUSES = (401, 403)
+_PLAIN_HTTP = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
+"""OpenSSL's reasons when the server's response is not TLS; they differ between its versions."""
+_CLOSED = "EOF"
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,17 @@ class Endpoint:
         """The error of a server that does not respond, or not as a registry."""
         todo = "check that it runs and is reachable from this machine, then run again"
         return InfrastructureError(f"{self.name} at {self.url}", what, todo)
+
+    def tls_error(self, exc: requests.exceptions.SSLError) -> CdcLakeError:
+        """The error of a connection that cannot be encrypted."""
+        where, why = f"{self.name} at {self.url}", str(exc)
+        if any(sign in why for sign in _PLAIN_HTTP):
+            return ConfigError(where, "the server speaks http, not https", f"use http://{self.url.partition('://')[2]}")
+        if _CLOSED in why:
+            return self.unavailable_error("it does not respond (it closed the connection during the TLS handshake)")
+        reason = re.search(r"\[SSL: \w+\] ([^(\])']+)", why)
+        what = f"the TLS handshake failed ({reason[1].strip() if reason else 'SSLError'})"
+        return ConfigError(where, what, "check the server's certificate, and `registry.tls`")
 
     def rejection_error(self, status: int, path: str) -> ConfigError:
         """The error of a server that rejects the credentials."""
@@ -95,6 +111,7 @@ class HttpClient:
             self._session.cert = (endpoint.tls.cert, endpoint.tls.key) if endpoint.tls.key else endpoint.tls.cert
         retry = Retry(
             total=endpoint.attempts - 1,
+            other=0,  # such as a failed TLS handshake
             redirect=0,
             allowed_methods=None,
             status_forcelist=RETRIED_STATUSES,
@@ -200,8 +217,10 @@ class HttpClient:
                     if len(content) > MAX_RESPONSE_BYTES:
                         raise self._endpoint.unavailable_error(f"its response exceeds {MAX_RESPONSE_BYTES} bytes")
                 return answer.status_code, content.decode("utf-8", "strict" if answer.ok else "replace")
+        except requests.exceptions.SSLError as exc:
+            raise self._endpoint.tls_error(exc) from exc
         except requests.RequestException as exc:
-            raise self._endpoint.unavailable_error(f"it does not respond ({type(exc).__name__})") from exc
+            raise self._endpoint.unavailable_error(f"it does not respond ({_why(exc)})") from exc
         except UnicodeDecodeError as exc:
             raise self._endpoint.unavailable_error("its response is not text") from exc
 
@@ -210,3 +229,13 @@ class HttpClient:
         if header is not None:
             request.headers["Authorization"] = header
         return request
+
+
+def _why(exc: requests.RequestException) -> str:
+    """Why there is no response."""
+    reason = getattr(exc.args[0] if exc.args else None, "reason", None)
+    if isinstance(reason, NameResolutionError):
+        return "its host name is unknown"
+    if isinstance(reason, Exception) and isinstance(reason.__cause__, ConnectionRefusedError):
+        return "the connection is refused"
+    return type(exc).__name__

@@ -182,16 +182,23 @@ class TableScheduler:
             InstallationError: Spark cannot start with the installed packages, or the `metrics` extra is missing.
         """
         self._record_startup(run.report)
+        local = LocalFiles.of(run.lake.root)
+        if local:  # before Spark starts, which takes seconds
+            self._check_access(local, run)
         with run.report.phase("session"):
             spark = self.spark(run.config, run.report.layer)
             storage = Storage(spark)
         self._disk_paths = [run.lake.root, *scratch_folders(spark.conf.get(LOCAL_DIR, None))]
         self._heap_bytes = heap_bytes(spark)
         check_exporters(run.config.run.metrics)
-        if not self._has_checked_access:
-            storage.check_access(run.lake.root)
-            self._has_checked_access = True
+        if not local:
+            self._check_access(storage, run)
         return storage
+
+    def _check_access(self, files: LocalFiles | Storage, run: Run) -> None:
+        if not self._has_checked_access:
+            files.check_access(run.lake.root)
+            self._has_checked_access = True
 
     def end(self, run: Run, files: Files) -> None:
         """End a run: export its metrics, write its report, and remove expired ones.

@@ -23,6 +23,7 @@ _CLIENT_ERROR = re.compile(r"org\.apache\.kafka\.common\.(?:errors\.)?(\w+)(?:Ex
 _TOO_LARGE = "RecordTooLarge"
 _MAX_REQUEST_BYTES = 1 << 20
 """Kafka's default of `max.request.size`."""
+_TODO = "check that it runs and is reachable from this machine, then run again: that sends the whole batch again"
 _PERMANENT = frozenset({_TOO_LARGE, "TopicAuthorization", "ClusterAuthorization", "InvalidConfiguration"})
 
 
@@ -54,6 +55,7 @@ class KafkaTopic:
             ConfigError: the broker rejects the request.
             InfrastructureError: the broker does not respond.
         """
+        self._admin.check_reachable(self._timeout, _TODO)
         asked = self._admin.client.describe_topics(TopicCollection([self.name]), request_timeout=self._timeout)
         return bool(self._answer(asked[self.name], unless=KafkaError.UNKNOWN_TOPIC_OR_PART))
 
@@ -136,5 +138,4 @@ class KafkaTopic:
         return ConfigError(f"topic {self.name}", f"the broker rejects it ({why})", todo)
 
     def _unavailable_error(self, why: str) -> CdcLakeError:
-        todo = "check that it runs and is reachable from this machine, then run again: that sends the whole batch again"
-        return self._admin.unavailable_error(why, todo)
+        return self._admin.unavailable_error(why, _TODO)

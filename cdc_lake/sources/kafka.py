@@ -30,6 +30,7 @@ _FETCH = {
 }
 _LATEST_MS = ((1 << 63) - 1) // 1000
 """Spark stores timestamps in microseconds."""
+_TODO = "check that it runs and is reachable from this machine, then run again"
 _FEW_RECORDS, _FEW_BYTES = 1000, 16 << 20
 
 
@@ -63,6 +64,7 @@ class Broker:
 
     def topics(self) -> list[str]:
         """See `TopicSource`."""
+        self._admin.check_reachable(self._timeout, _TODO)
         try:
             topics = self._admin.client.list_topics(timeout=self._timeout).topics
         except KafkaException as exc:
@@ -71,6 +73,7 @@ class Broker:
 
     def logs(self, topics: Sequence[str]) -> dict[str, TopicLog]:
         """See `TopicSource`."""
+        self._admin.check_reachable(self._timeout, _TODO)
         try:
             described = {
                 topic: future.result(self._timeout)
@@ -215,8 +218,7 @@ class Broker:
         return {(p.topic, p.partition): future.result(self._timeout).offset for p, future in asked.items()}
 
     def _translated(self, exc: Exception) -> CdcLakeError:
-        todo = "check that it runs and is reachable from this machine, then run again"
-        return permanent_error(self.name, str(exc)) or self._admin.unavailable_error(exc, todo)
+        return permanent_error(self.name, str(exc)) or self._admin.unavailable_error(exc, _TODO)
 
 
 def _offset(record: Message) -> int:

@@ -306,7 +306,7 @@ def heap_bytes(spark: SparkSession) -> int:
 
 
 def batch_bytes(spark: SparkSession, setting: int | None, parallel: int) -> int:
-    """How many bytes of records a batch may have; see `max_batch_bytes`.
+    """How many bytes of records a batch may have; see `read.max_batch_bytes`.
 
     Args:
         parallel: the tables side by side.

@@ -8,6 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+NO_ACCESS = "allow the job's user to write, read and remove files there, or set another root; nothing was read"
+"""What to do if a lake cannot be written."""
 _DRAFT = re.compile(r".+\.[0-9a-f]+\.tmp")
 """Names of files that are being written, or whose writer was killed."""
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from cdc_lake.aws import S3_SCHEMES
 from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.storage.exhaustion import exhaustion_error
-from cdc_lake.storage.files import Files, draft_of, is_draft, removed_on_failure, write_whole
+from cdc_lake.storage.files import NO_ACCESS, Files, draft_of, is_draft, removed_on_failure, write_whole
 from cdc_lake.storage.s3 import ConditionalPuts
 
 _WHOLE_OBJECTS = (*S3_SCHEMES, "gs")
@@ -88,8 +88,7 @@ class Storage(Files):
             ("read", lambda: self.read_text(path)),
             ("removed", lambda: self._fs(path).delete(self._path(path), False)),
         ):
-            todo = "allow the job's user to write, read and remove files there, or set another root; nothing was read"
-            with translated(f"lake.root: {root}", f"a file there cannot be {doing}", todo, root):
+            with translated(f"lake.root: {root}", f"a file there cannot be {doing}", NO_ACCESS, root):
                 do()
 
     def exists(self, path: str) -> bool:

@@ -2,12 +2,13 @@
 
 import os
 import re
+import uuid
 from pathlib import Path
 from typing import BinaryIO
 
 from cdc_lake.errors import ConfigError
 from cdc_lake.storage.exhaustion import exhaustion_error
-from cdc_lake.storage.files import Files, is_draft, write_whole
+from cdc_lake.storage.files import NO_ACCESS, Files, is_draft, write_whole
 
 _CHECKSUM = re.compile(r"\..+\.crc")
 """Names of checksum files, which Hadoop writes and hides."""
@@ -55,6 +56,22 @@ class LocalFiles(Files):
     def open(self, path: str) -> BinaryIO:
         """See `Files`."""
         return self.path(path).open("rb")
+
+    def check_access(self, root: str) -> None:
+        """Check that files can be written, read and removed in a lake's root, with a file of a unique name.
+
+        Raises:
+            ConfigError: one of the operations fails.
+            InfrastructureError: the disk is full.
+        """
+        file = self.path(root) / f"_access-{uuid.uuid4().hex}"
+        try:
+            write_whole(file, "")
+            file.read_bytes()
+            file.unlink()
+        except OSError as exc:
+            where, what = f"lake.root: {root}", f"a file there cannot be written: {exc.strerror}"
+            raise exhaustion_error(where, exc, root) or ConfigError(where, what, NO_ACCESS) from exc
 
     def exists(self, path: str) -> bool:
         """See `Files`."""

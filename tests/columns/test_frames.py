@@ -10,6 +10,9 @@ from pyspark.sql import SparkSession
 from support import wire
 from support.converters import ENVELOPE, KEY_TEXT, TABLE, TEXTS, VALUE_TEXT, AnyIdRegistry, Lake, check_life, life
 
+from cdc_lake.bronze.frames import with_frames, with_references
+from cdc_lake.decode.framing import ID4, JSON
+
 NUMBERS = {"key": 40, "value": 41}
 UUIDS = {"key": uuid.UUID(int=1 << 100), "value": uuid.UUID(int=(1 << 100) + 1)}
 FRAMES: Sequence[tuple[wire.Frame, str]] = (
@@ -141,3 +144,31 @@ def test_unknown_id_in_a_header_does_not_stop_a_bare_topic(
     done = lake.land()
 
     assert (done.error, done.rows["ok"], done.rows["quarantined"]) == (None, 1, 1)
+
+
+def key_problem(spark: SparkSession, keys: Sequence[bytes], wire_format: str) -> list[str]:
+    """Why keys cannot be read, in their order."""
+    records = spark.createDataFrame(
+        [(number, key, None, []) for number, key in enumerate(keys)],
+        "n int, key binary, value binary, headers array<struct<key: string, value: binary>>",
+    )
+    framed = with_frames(records, key_framing=wire_format, max_bytes=100)
+    found = with_references(framed, {ID4, JSON}, key_framing=wire_format).orderBy("n").select("frame_problem")
+    return [row["frame_problem"] for row in found.collect()]
+
+
+@pytest.mark.core
+def test_key_without_columns_names_merge_keys(spark: SparkSession) -> None:
+    cure = "list the columns of the row that form the key in `merge.keys`"
+    bare = f"key: it is a bare value, without the name of its column; {cure}"
+    keys = (b"Struct{id=1}", b"1", b'"x"', b"6f1e-ab", b"\0\0\0\1", b"\x02", b'{"id":1}')
+
+    struct, *bare_texts, number, unknown, json = key_problem(spark, keys, "auto")
+    (configured,) = key_problem(spark, [b"1"], "json")
+
+    assert struct.startswith("key: it is Java's text of a struct") and struct.endswith(cure)
+    assert bare_texts == [bare] * 3
+    assert number == f"key: 4 bytes are too few for the frame id4; if keys are bare values, {cure}"
+    assert unknown.startswith("key: its first byte is 0x02") and unknown.endswith(cure)
+    assert json.endswith(f"set `key.wire_format: json`, or {cure}")
+    assert configured == f"key: it is not a JSON object; if keys are bare values, {cure}"

@@ -8,14 +8,17 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
-from support import fuzz
+from pyspark.sql import functions as F
+from support import fuzz, wire
 
 from cdc_lake.bronze.references import Names, resolve
 from cdc_lake.bronze.usable_schemas import Schemas
 from cdc_lake.decode import avro
 from cdc_lake.decode.framing import Side
 from cdc_lake.decode.records import WriterSchema, schema_text
+from cdc_lake.decode.schemas import parse
 
 NAMES = st.sampled_from(["a", "b", "Key", "x.y", "", "1", "a b", "\ud800", "int", "pagila.public.thing.Envelope"])
 LEAVES = st.sampled_from(["null", "int", "long", "string", "bytes", "Key", "x.y", "no such type"])
@@ -80,3 +83,51 @@ def test_corrupted_schema_is_refused_or_accepted_by_the_jvm(spark: SparkSession,
         embedded = [json.dumps(fuzz.odd(rng, fuzz.ENVELOPE)) for _ in range(fuzz.HOSTILE_SCHEMAS)]
         for schema in [*texts, *(WriterSchema(schema_text("connect", schema=text)) for text in embedded)]:
             check(spark, schema)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "shop.public.2019.Key",
+            "2019.public.t.Value",
+            "shop.my-table.Key",
+            "a..K",
+            ".K",
+            "a.größe",
+            "a.int",
+            "a. b.K",
+        ),
+        *("2019", "shop.2019", "a.", "int", "a.b$", "a.b-c", "a.²"),
+    ],
+)
+def test_names_that_the_jvm_accepts_are_accepted(spark: SparkSession, name: str) -> None:
+    """Avro 1.12 checks the namespace too, so the text that decodes has another one."""
+    text = json.dumps({"type": "record", "name": name, "fields": [{"name": "a", "type": "int"}]})
+    parse_in_jvm = spark._jvm.org.apache.avro.Schema.Parser().parse  # type: ignore[union-attr]
+    try:
+        parse_in_jvm(text if "." not in name else text.replace(name, f"a.{name.rpartition('.')[2]}"))
+        is_accepted = True
+    except Py4JJavaError:
+        is_accepted = False
+
+    schemas = Schemas.of({"id4:1": [WriterSchema(text)]}, side="key", spark=spark)
+
+    assert bool(schemas.known) == is_accepted, schemas.problems
+
+
+@pytest.mark.core
+def test_records_of_tables_that_begin_with_a_digit_decode(spark: SparkSession) -> None:
+    """Two types whose names differ in the replaced characters only are not mixed up."""
+    names = ("shop.2019.Value", "shop._2019.Value")
+    inner = [{"type": "record", "name": name, "fields": [{"name": "größe", "type": "int"}]} for name in names]
+    inner[1]["fields"][0]["type"] = "string"
+    fields = [{"name": f"f{number}", "type": one} for number, one in enumerate(inner)]
+    text = json.dumps({"type": "record", "name": "shop.2019.Envelope", "fields": fields})
+    tree, body = parse(text), wire.avro(text, {"f0": {"größe": 7}, "f1": {"größe": "x"}})
+
+    found = spark.createDataFrame([(body,)], "body binary").select(avro.decoded(F.col("body"), tree, tree).alias("v"))
+    (row,) = found.select(avro.value(F.col("v")), avro.is_exact(F.col("v"))).collect()
+
+    assert tuple(row) == (((7,), ("x",)), True)

@@ -64,7 +64,7 @@ def test_large_record_is_quarantined_without_its_bytes(spark: SparkSession, tmp_
     assert done.read_bytes < LIMIT
     bad = lake.bronze()[1]
     assert bad["error"]["code"] == "too_large"
-    assert bad["error"]["message"].endswith(f" bytes are more than max_record_bytes: {LIMIT}, and are not kept")
+    assert bad["error"]["message"].endswith(f" bytes are more than `read.max_record_bytes`: {LIMIT}, and are not kept")
     assert (bad["raw_value"], bad["raw_key"][-1], bad["op"], bad["tombstone_of"]) == (None, 4, None, None)
 
     lake.send_numbered(3, of(3), 2)
@@ -220,7 +220,10 @@ def test_headers_count_in_batches_and_large_ones_are_not_kept(spark: SparkSessio
     done = lake.land()
 
     assert (done.error, done.rows["ok"], list(lake.problems())) == (None, 4, [3])
-    assert lake.problems()[3] == f"headers: {LIMIT + 4} bytes are more than max_record_bytes: {LIMIT}, and are not kept"
+    assert (
+        lake.problems()[3]
+        == f"headers: {LIMIT + 4} bytes are more than `read.max_record_bytes`: {LIMIT}, and are not kept"
+    )
     rows = lake.bronze()
     assert rows[3]["headers"] is None and len(rows[2]["headers"]) == 2
     assert max(Counter(one["batch"] for one in rows).values()) < 3  # keys and values alone would fit one batch
@@ -258,5 +261,7 @@ def test_compressed_bodies_count_with_their_unpacked_size(spark: SparkSession, t
     rows = lake.bronze()
     assert max(Counter(one["batch"] for one in rows).values()) <= 2
     assert rows[5]["error"]["code"] == "too_large" and rows[5]["raw_value"] is None
-    assert rows[5]["error"]["message"].startswith("value: it unpacks to more bytes than max_record_bytes: 100000")
+    assert rows[5]["error"]["message"].startswith(
+        "value: it unpacks to more bytes than `read.max_record_bytes`: 100000"
+    )
     assert rows[6]["error"]["code"] == "undecodable" and bytes(rows[6]["raw_value"]) == garbage

@@ -117,7 +117,7 @@ def test_id_with_ambiguous_columns_is_quarantined(lake: Lake) -> None:
     lake.land()
 
     assert lake.problems() == {
-        0: "value: schema id 2 is a schema of this topic as contentId and as globalId: set registry.ids"
+        0: "value: schema id 2 is a schema of this topic as contentId and as globalId: set `registry.ids`"
     }
 
 

@@ -154,7 +154,7 @@ def _kinds() -> dict[str, tuple[Sent, str]]:
         ),
         "another table's key": ((of(5), value, []), "`pagila.public.other.Key`, which belongs to another topic"),
         "a key with a byte too many": ((key + b"\0", value, []), "key: 1 bytes are left over"),
-        "a key that is text": ((b"one", value, []), "key: its first byte is 0x6f"),
+        "a key that is text": ((b"one", value, []), "key: it is a bare value"),
         "no key": ((None, value, []), "the record has no key"),
         "nothing at all": ((None, None, []), "key and value are both null"),
         "an unknown op": ((key, with_op("x"), []), "op is not one of c, u, r, d, t"),
@@ -178,7 +178,10 @@ def _kinds() -> dict[str, tuple[Sent, str]]:
         ),
         "compressed bytes that are not": ((key, b"\x03\x05" + bytes(15) + b"\x01" + b"not zlib", []), "value: "),
         "a body that unpacks to far too much": ((key, bomb, []), "value: "),
-        "a record that is too large": ((key, value + bytes(1 << 20), []), "are more than max_record_bytes: 1000000"),
+        "a record that is too large": (
+            (key, value + bytes(1 << 20), []),
+            "are more than `read.max_record_bytes`: 1000000",
+        ),
     }
 
 

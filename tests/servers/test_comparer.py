@@ -18,7 +18,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.types.json import Jsonb
 
 from cdc_lake.demo.comparer import Comparison, Difference, compare, main
-from cdc_lake.demo.proof import gold_result
+from cdc_lake.demo.proof import compare_table, gold_result
 from cdc_lake.reconcile.catalogue import LIKE_PLACEHOLDER, QUARANTINED_KEY, ZONE_WITH_SECONDS, read_tables
 
 pytestmark = pytest.mark.core
@@ -469,6 +469,16 @@ def test_text_equal_to_the_placeholder_is_a_known_loss(dsn: str, tmp_path: Path)
 
     assert {(sample.key, sample.column) for sample in outcome.samples} == {((2,), "note"), ((2,), "rise")}
     assert outcome.known == {LIKE_PLACEHOLDER: 1, ZONE_WITH_SECONDS: 1}
+
+
+def test_table_without_silver_has_all_its_rows_missing(dsn: str, tmp_path: Path) -> None:
+    """Bronze quarantined all of its records."""
+    with psycopg.connect(dsn) as source:
+        (table,) = (table for table in read_tables(source) if table.name == "thing")
+
+    outcome = compare_table(dsn, table, tmp_path / "no silver")
+
+    assert (outcome.source_rows, outcome.lake_rows, outcome.differences) == (len(ROWS), 0, len(ROWS))
 
 
 def test_nested_array_differs_from_flat_array(dsn: str, tmp_path: Path) -> None:

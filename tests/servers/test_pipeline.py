@@ -205,7 +205,9 @@ Garbage = tuple[bytes | None, bytes | None, str, str]
 
 def garbage(key: bytes, value: bytes) -> list[Garbage]:
     """Bad records derived from a good one: key, value, and the expected stage and message of the quarantine."""
-    no_frame = "which starts no known frame; if that is intended, set the table's framing"
+    no_frame = "which starts no known frame; if that is intended, set `value.wire_format`"
+    bare_key = "it is a bare value, without the name of its column"
+    todo = "list the columns of the row that form the key in `merge.keys`"
     return [
         (
             key,
@@ -221,13 +223,13 @@ def garbage(key: bytes, value: bytes) -> list[Garbage]:
         ),
         (key, b"\0", "frame", "value: 1 bytes are too few for the frame id4"),
         (key, b"\0\0\x0f\x42\x3f" + value[5:], "lookup", "value: schema id 999999 is not in the registry"),
-        (key, value[:-3], "decode", "value: the bytes end in the middle of the record"),
+        (key, value[:-3], "decode", "value: the bytes end in the middle of the record, at `ts_ns`"),
         (key, value + b"\0\0", "decode", "value: 2 bytes are left over after the record"),
         (
             b"garbage",
             value,
             "frame",
-            f"key: its first byte is 0x67, {no_frame}",
+            f"key: {bare_key}; {todo}",
         ),
         (None, None, "type", "key and value are both null"),
     ]

@@ -2,6 +2,7 @@
 
 import base64
 import builtins
+import socket
 import sys
 import time
 from pathlib import Path
@@ -100,9 +101,32 @@ def test_librdkafka_requests_the_token() -> None:
     assert asked
 
 
-def test_unreachable_brokers_are_infrastructure_with_login_too() -> None:
-    with pytest.raises(InfrastructureError, match=r"Kafka at 127\.0\.0\.1:9: the broker does not respond"):
-        Broker("127.0.0.1:9", 1, login()).topics()
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("127.0.0.1:9", r"127\.0\.0\.1:9 refuses the connection"),
+        (
+            "nohost.invalid:9092, 127.0.0.2:9",
+            r"the host name `nohost\.invalid` is unknown; 127\.0\.0\.2:9 refuses the connection",
+        ),
+    ],
+)
+def test_unreachable_brokers_are_named_without_a_wait(address: str, why: str) -> None:
+    for ask in (lambda broker: broker.topics(), lambda broker: broker.logs(["a"])):
+        with pytest.raises(InfrastructureError, match=rf"the broker does not respond \({why}\); check that it runs"):
+            ask(Broker(address, 600, login()))
+
+
+def test_server_that_is_no_broker_is_named_in_words() -> None:
+    """It accepts the connection, and sends nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        for ask in (lambda broker: broker.topics(), lambda broker: broker.logs(["a"])):
+            with pytest.raises(
+                InfrastructureError, match=rf"Kafka at {address}: the broker does not respond"
+            ) as caught:
+                ask(Broker(address, 0.5))
+            assert "KafkaError{" not in str(caught.value) and "()" not in str(caught.value)
 
 
 def test_region_that_cannot_be_derived_is_a_config_error(tmp_path: Path) -> None:

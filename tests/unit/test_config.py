@@ -39,6 +39,9 @@ def no_settings_of_the_developer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.chdir(tmp_path)
 
 
+CANARY = "canary-3b1e"
+
+
 def written(folder: Path, text: str) -> Path:
     file = folder / "cdc-lake.yml"
     file.write_text(text, encoding="utf-8")
@@ -104,6 +107,63 @@ def test_unknown_key_is_named_with_file_and_nearest_key(tmp_path: Path) -> None:
     said = refused(tmp_path, "kafka: {bootstrap_server: 'b:1'}")
 
     assert "cdc-lake.yml: `kafka.bootstrap_server` is not a known key (did you mean `bootstrap_servers`?)" in said
+
+
+@pytest.mark.parametrize(
+    ("servers", "why"),
+    [
+        ("kafka://broker:9092", "write `host:port` without a scheme"),
+        ("broker", "write `host:port` without a scheme"),
+        ("a:9092,,b:9092", "write `host:port` without a scheme"),
+        (f"lake:{CANARY}@broker:9092", "must not hold a user or a password: see `kafka.auth`"),
+        (f"kafka://lake:{CANARY}@broker:9092", "must not hold a user or a password: see `kafka.auth`"),
+    ],
+)
+def test_brokers_that_are_not_host_and_port_are_refused(tmp_path: Path, servers: str, why: str) -> None:
+    said = refused(tmp_path, f"kafka: {{bootstrap_servers: '{servers}'}}")
+
+    assert "`kafka.bootstrap_servers`" in said and why in said
+    assert CANARY not in said
+
+
+@pytest.mark.parametrize("servers", ["a-1.b_c:9092, 10.0.0.1:9093", "[::1]:9092", "embedded"])
+def test_brokers_as_host_and_port_are_accepted(tmp_path: Path, servers: str) -> None:
+    assert load_config(written(tmp_path, f"kafka: {{bootstrap_servers: '{servers}'}}")).kafka.bootstrap_servers
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("a: {\n", "this is not YAML: line 2, column 1: expected the node content, but found '<stream end>'"),
+        (f"a: *{CANARY}", "this is not YAML: line 1, column 4: found undefined alias …"),
+        (f"a: !{CANARY} b", "this is not YAML: line 1, column 4: could not determine a constructor for the tag …"),
+        (f'a: "{CANARY}\nb: {CANARY}: c', "found unexpected end of stream"),
+        (f"a: {CANARY}\n b: c", "mapping values are not allowed here"),
+        (f"a: 2026-13-01 # {CANARY}", "a date or a number in it is invalid"),
+        (f"a: {CANARY}\0", "it has a control character"),
+        (f"lake: {{root: 's3a://key:{CANARY}@bucket/lake'}}", "`lake.root`: a URL must not hold a password"),
+        (f"files: {{root: 's3a://key:{CANARY}@bucket/lake'}}", "`files.root`: a URL must not hold a password"),
+    ],
+)
+def test_errors_of_the_file_do_not_show_its_text(tmp_path: Path, text: str, why: str) -> None:
+    said = refused(tmp_path, text)
+
+    assert why in said
+    assert CANARY not in said
+
+
+def test_account_in_a_lakes_url_is_accepted(tmp_path: Path) -> None:
+    root = "abfss://lake@account.dfs.core.windows.net/lake"
+
+    assert load_config(written(tmp_path, f"lake: {{root: '{root}'}}")).lake.root == root
+
+
+def test_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "cdc-lake.yml"
+    file.write_bytes(b"lake: {root: caf\xe9}")
+
+    with pytest.raises(ConfigError, match=r"cdc-lake\.yml: byte 16 is not UTF-8; save the file as UTF-8"):
+        load_config(file)
 
 
 def test_unknown_top_level_key_is_named(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The reasons for records that do not decode."""
 
 import json
+import re
 
 import pytest
 from support.events import body, decimal
@@ -26,7 +27,9 @@ WHOLE = body(TEXT, {"id": 1, "name": "secret", "rate": b"\x01\xf3"})
 
 @pytest.mark.parametrize("length", range(len(WHOLE)))
 def test_truncated_record_is_explained(length: int) -> None:
-    assert reason(WriterSchema(TEXT), WHOLE[:length]) == "the bytes end in the middle of the record"
+    field = "id" if length < 1 else "name" if length < 9 else "rate"
+
+    assert reason(WriterSchema(TEXT), WHOLE[:length]) == f"the bytes end in the middle of the record, at `{field}`"
 
 
 def test_trailing_bytes_are_counted() -> None:
@@ -37,11 +40,18 @@ def test_invalid_union_branch_is_explained_with_its_position() -> None:
     said = reason(WriterSchema(TEXT), b"\x02\x08secret")
 
     assert said.startswith("the bytes do not fit the schema (")
-    assert "byte" in said
+    assert re.search(r" at byte \d+ of 8\), at `name`$", said)
 
 
 def test_value_out_of_range_of_its_column_is_explained() -> None:
+    too_long = body(TEXT, {"id": 1, "name": "secret", "rate": (12345).to_bytes(2, "big")})
+
+    assert reason(WriterSchema(TEXT), too_long) == "`rate` has more digits than its 4"
     assert reason(WriterSchema(TEXT), WHOLE) == "a value does not fit its column's type"
+
+
+def test_text_that_is_not_utf8_is_named() -> None:
+    assert reason(WriterSchema(TEXT), b"\x02\x02\x06\xff\xfe\xfd\0") == "one of its texts is not UTF-8, at `name`"
 
 
 @pytest.mark.parametrize(

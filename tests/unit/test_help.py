@@ -44,3 +44,20 @@ def test_help_is_complete_at_80_columns(path: str, monkeypatch: pytest.MonkeyPat
     flags = {flag for one in COMMANDS[path].params for flag in getattr(one, "opts", []) if flag.startswith("--")}
     assert {flag for flag in flags if flag not in shown} == set()
     assert "<bool>" not in shown
+
+
+@pytest.mark.parametrize(
+    ("command", "example"),
+    [
+        ("run bronze", "--table 'shop.public.*'"),
+        ("run silver", "--table 'shop.public.*'"),
+        ("run gold", "--model 'orders_*'"),
+        ("run maintain", "--table 'shop.public.*'"),
+        ("rebuild", "--table 'shop.public.*'"),
+    ],
+)
+def test_missing_names_end_with_an_example(command: str, example: str) -> None:
+    ended = CliRunner().invoke(app, command.split())
+
+    assert ended.exit_code == 2
+    assert f"it is missing; write for example {example}" in ended.output

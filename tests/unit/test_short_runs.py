@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cdc_lake.config import CHECKOUT, Config, LakeConfig
-from cdc_lake.errors import DriverDiedError
+from cdc_lake.errors import ConfigError, DriverDiedError
 from cdc_lake.runs import scheduler as turns
 from cdc_lake.runs.context import Run
 from cdc_lake.runs.report import Report
@@ -73,3 +73,12 @@ def test_page_recommends_the_same_options_for_spark_submit() -> None:
     page = (CHECKOUT / "docs" / "how-to" / "run-jobs.md").read_text(encoding="utf-8")
 
     assert f'SPARK_SUBMIT_OPTS="{SHORT_JVM}"' in page
+
+
+def test_unwritable_local_lake_is_refused_before_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "build_session", None)
+    (tmp_path / "file").touch()
+    run = Run.begin(Config(lake=LakeConfig(root=str(tmp_path / "file" / "lake"))), Report(layer="bronze"))
+
+    with pytest.raises(ConfigError, match=r"lake\.root: .*/file/lake: a file there cannot be written: .*another root"):
+        TableScheduler().open_storage(run)

@@ -35,7 +35,7 @@ def _values(parameter: Any) -> str:
 
 def _default(parameter: Any) -> str:
     default = parameter.default
-    if parameter.required:
+    if parameter.required or default is list:  # see `flags.required`
         return "required"
     if default in (None, False, (), []):
         return ""
