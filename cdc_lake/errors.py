@@ -179,8 +179,8 @@ class DamagedFileError(DataLossError):
 
 
 class QualityGateError(CdcLakeError):
-    """More records are quarantined than `quality.max_quarantined` allows: the batch is committed. Or a record cannot
-    be read and `quality.on_error` is `stop`: the batch is not committed.
+    """More records are quarantined than `quality.max_quarantined` allows, or no record of a batch could be used: the
+    batch is committed. Or a record cannot be read and `quality.on_error` is `stop`: the batch is not committed.
     """
 
     code = "CDC-500"

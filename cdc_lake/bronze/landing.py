@@ -31,6 +31,7 @@ class BronzeRun:
         accept_loss, quarantine_unknown_ids: see `run_bronze`.
         collisions: by topic, see `check_catalog_name`.
         parallel: how many tables are processed in parallel.
+        is_continuous: whether more runs will follow in this process.
     """
 
     run: OpenRun
@@ -40,6 +41,7 @@ class BronzeRun:
     quarantine_unknown_ids: bool
     collisions: Mapping[str, Mapping[str, str]]
     parallel: int
+    is_continuous: bool
 
 
 @dataclass(frozen=True)
