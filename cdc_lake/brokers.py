@@ -1,5 +1,6 @@
 """Logins at Kafka brokers: client settings for Java's client inside Spark, and for librdkafka."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, Inst
 from cdc_lake.privacy import check_privacy
 
 _OAUTHBEARER = "org.apache.kafka.common.security.oauthbearer"
+_POLL_SECONDS = 1.0
 _EVENT_HUBS_KEEP_ALIVE = "180000"
 """Milliseconds. Azure silently closes connections that were idle for 240 seconds."""
 
@@ -62,11 +64,31 @@ class Admin:
         self._bootstrap_servers = bootstrap_servers
         self._login = login
         self._rejection: KafkaError | None = None
+        self._are_down = False
         settings = {"bootstrap.servers": bootstrap_servers, "log_level": 0, "error_cb": self._on_error, **login.client}
         try:
             self.client = AdminClient(settings)
         except KafkaException as exc:
             raise self._settings_error(exc.args[0].str()) from exc
+
+    def topics(self, timeout_seconds: float) -> list[str]:
+        """The names of all topics. It fails at once if no broker can be reached or one rejects the login.
+
+        Args:
+            timeout_seconds: how long to wait for brokers that do not respond.
+
+        Raises:
+            KafkaException: see `unavailable_error`.
+        """
+        self._are_down, until = False, time.monotonic() + timeout_seconds
+        while True:
+            left = until - time.monotonic()
+            try:
+                return list(self.client.list_topics(timeout=max(min(left, _POLL_SECONDS), 0)).topics)
+            except KafkaException:
+                self.client.poll(0)  # delivers pending errors to `_on_error`
+                if self._are_down or self._rejection or left <= _POLL_SECONDS:
+                    raise
 
     def unavailable_error(self, why: object, todo: str) -> CdcLakeError:
         """The error of brokers that do not respond.
@@ -86,6 +108,7 @@ class Admin:
         return ConfigError(where, f"{kafka} rejects the login ({rejection.str()})", todo)
 
     def _on_error(self, error: KafkaError) -> None:
+        self._are_down |= error.code() == KafkaError._ALL_BROKERS_DOWN
         # In TLS 1.3 a broker reports an untrusted client certificate only after the connection is open.
         if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL) or "tls alert" in error.str():
             self._rejection = error

@@ -64,7 +64,7 @@ class Broker:
     def topics(self) -> list[str]:
         """See `TopicSource`."""
         try:
-            topics = self._admin.client.list_topics(timeout=self._timeout).topics
+            topics = self._admin.topics(self._timeout)
         except KafkaException as exc:
             raise self._translated(exc) from exc
         return sorted(topic for topic in topics if not topic.startswith(_INTERNAL_PREFIXES))

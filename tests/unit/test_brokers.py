@@ -100,6 +100,16 @@ def test_librdkafka_requests_the_token() -> None:
     assert asked
 
 
+@pytest.mark.parametrize("servers", ["127.0.0.1:9", "nowhere.invalid:9092"])
+def test_brokers_that_refuse_connections_are_named_at_once(servers: str) -> None:
+    began = time.monotonic()
+
+    with pytest.raises(InfrastructureError, match=f"Kafka at {servers}: the broker does not respond"):
+        Broker(servers, timeout_seconds=60).topics()
+
+    assert time.monotonic() - began < 20
+
+
 def test_unreachable_brokers_are_infrastructure_with_login_too() -> None:
     with pytest.raises(InfrastructureError, match=r"Kafka at 127\.0\.0\.1:9: the broker does not respond"):
         Broker("127.0.0.1:9", 1, login()).topics()
