@@ -17,7 +17,8 @@
     ├── DataLossError                exit 20  records were deleted before they were read, or the log was replaced
     │   ├── NoProgressError                   no retained commit has the table's progress
     │   ├── DuplicateKeyError                 silver has several rows with the same key
-    │   └── DamagedFileError                  a file of the lake is missing, truncated or damaged
+    │   ├── DamagedFileError                  a file of the lake is missing, truncated or damaged
+    │   └── BronzeBehindError                 bronze was restored, and lacks records that silver has merged
     ├── QualityGateError             exit 30  quarantined records exceed a limit, or `on_error: stop` met one
     │   ├── KeyConstraintError                a gold model's result has null or duplicate keys
     │   ├── ExpectationError                  rows violate an expectation, or values do not fit a `schema.cast`
@@ -176,6 +177,15 @@ class DamagedFileError(DataLossError):
         todo: str = "restore it from a backup, or follow docs/reference/errors.md",
     ) -> None:
         super().__init__(where, what, todo)
+
+
+class BronzeBehindError(DataLossError):
+    """Bronze was restored or replaced, and lacks records that silver has merged. Silver was not changed, because its
+    rows would return to older ones. Run bronze, then silver.
+    """
+
+    code = "CDC-404"
+    retryable = True
 
 
 class QualityGateError(CdcLakeError):

@@ -275,7 +275,18 @@ def _next_progress(
         gaps=before.gaps,
         sent=sent_after(run.dead_letters, before, quarantined=landed.counts["quarantined"]),
         again={partition: end for partition, end in before.again.items() if reached[partition] < end},
+        total_rows=_total_rows(run, spans, before, landed.counts.total()),
     )
+
+
+def _total_rows(run: Landing, spans: Mapping[int, Span], before: BronzeProgress, landed: int) -> int | None:
+    """`BronzeProgress.total_rows` after a batch with this number of rows."""
+    if before.total_rows is None:
+        return None
+    if _is_again(spans, before):
+        # Records that are read again may replace rows that another program deleted.
+        return max(before.total_rows, run.table.read().count() + landed)
+    return before.total_rows + landed
 
 
 def _stop_on_error(run: Landing, rows: DataFrame, quarantined: int) -> None:

@@ -169,7 +169,8 @@ def test_batch_without_a_usable_record_exits_30_after_commit(here: Bronze) -> No
 
 def test_control_records_and_tombstones_are_usable(here: Bronze) -> None:
     tombstone, bad = here.topic.tombstone(1), here.corrupt(here.change("c", 2))
-    heartbeat = here.topic.record(*control(here.topic.registry, "common.Heartbeat", {"ts_ms": 1}))
+    _, value = control(here.topic.registry, "common.Heartbeat", {"ts_ms": 1})
+    heartbeat = here.topic.record(here.topic.key(3), value)
 
     used = here.land(tombstone, bad)
     controlled = here.land(heartbeat, here.corrupt(here.change("c", 4)))
@@ -239,6 +240,7 @@ def test_recreated_topic_stops_and_accept_loss_continues(landed: Bronze, monkeyp
     ended = CliRunner().invoke(app, command[1].split())
 
     assert (ended.exit_code, "continued past a loss" in ended.output) == (0, True)
+    assert "take a new snapshot with a signal (docs/how-to/backfill.md)" in " ".join(ended.output.split())
     ends = {0: 3, 1: 1}
     assert landed.progress.gaps == tuple(
         Gap(topic_id=f"{landed.name}#0", partition=partition, start=end, end=None) for partition, end in ends.items()
@@ -293,7 +295,7 @@ def test_truncated_log_continues_as_a_new_generation(landed: Bronze) -> None:
 
     assert stopped.error is not None and stopped.error.exit_code == 20
     assert f"{landed.name}[0]: the next offset is 3, but the log now ends at 1" in stopped.error.message
-    assert (accepted.error, len(accepted.warnings)) == (None, 1)
+    assert (accepted.error, len(accepted.warnings)) == (None, 2)
     assert coordinates(landed.rows()) == [*LANDED, (1, 0, 1), (1, 1, 1)]
 
 
