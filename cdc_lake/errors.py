@@ -17,7 +17,8 @@
     ├── DataLossError                exit 20  records were deleted before they were read, or the log was replaced
     │   ├── NoProgressError                   no retained commit has the table's progress
     │   ├── DuplicateKeyError                 silver has several rows with the same key
-    │   └── DamagedFileError                  a file of the lake is missing, truncated or damaged
+    │   ├── DamagedFileError                  a file of the lake is missing, truncated or damaged
+    │   └── BronzeBehindError                 bronze was restored, and lacks records that silver has merged
     ├── QualityGateError             exit 30  quarantined records exceed a limit, or there must not be any
     │   ├── KeyConstraintError                a gold model's result has null or duplicate keys
     │   ├── ExpectationError                  rows violate an expectation, or values do not fit a `schema.cast`
@@ -178,9 +179,18 @@ class DamagedFileError(DataLossError):
         super().__init__(where, what, todo)
 
 
+class BronzeBehindError(DataLossError):
+    """Bronze was restored or replaced, and lacks records that silver has merged. Silver was not changed, because its
+    rows would return to older ones. Run bronze, then silver.
+    """
+
+    code = "CDC-404"
+    retryable = True
+
+
 class QualityGateError(CdcLakeError):
-    """More records are quarantined than `quality.max_quarantined` allows: the batch is committed. Or a record cannot
-    be read and `quality.on_error` is `stop`: the batch is not committed.
+    """More records are quarantined than `quality.max_quarantined` allows, or no record of a batch could be used: the
+    batch is committed. Or a record cannot be read and `quality.on_error` is `stop`: the batch is not committed.
     """
 
     code = "CDC-500"

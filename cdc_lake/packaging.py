@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
+import yaml
 from pydantic import BaseModel, ConfigDict
 
 from cdc_lake.config import CHECKOUT
@@ -35,6 +36,8 @@ _PACKAGED = {"jobs": (".py",), "conf": (".yml", ".yaml", ".sql", ".csv", ".avsc"
 """Packaged file types by folder. Other files may be secrets, such as `.env` or a key."""
 _IGNORED = (".lock", ".pyc")
 """Skipped without a warning: lock files of jars (the package has its own) and compiled Python."""
+_SECRET_PATHS = ("cert", "key", "keytab")
+"""Settings whose value is the path of a secret. A certificate may contain its private key."""
 _START = """#!/bin/sh
 # Starts this node's Python with cdc_lake and the packages it needs.
 lib="$(cd "$(dirname "$0")/../lib" && pwd)"
@@ -127,9 +130,8 @@ def build(
         _environment(made / ENVIRONMENT, wheel, f"cluster-spark{spark.replace('.', '')}.txt", arch, Path(work))
         for jar in jars:
             _copy(jar.path(cache_folder()), made / _name(jar))
-        if skipped := copy_sources(CHECKOUT, made):
-            endings = ", ".join(_PACKAGED["conf"])
-            progress(f"warning: skipped {', '.join(skipped)}; only {endings} in conf/ and .py in jobs/ are packaged")
+        for name, why in copy_sources(CHECKOUT, made).items():
+            progress(f"warning: skipped {name}: {why}")
         lines = "".join(f"{jar.coordinates} {jar.sha256}\n" for jar in jars)
         (made / "jars.lock").write_text(lines, encoding="utf-8")
         _copy(CHECKOUT / "cdc_lake" / _BOOTSTRAP, made / _BOOTSTRAP)
@@ -157,21 +159,64 @@ def _check(profile: str) -> None:
         raise ConfigError(f"profile {profile}", "unknown profile", f"use one of {', '.join(PROFILES)}")
 
 
-def copy_sources(checkout: Path, into: Path) -> list[str]:
+def copy_sources(checkout: Path, into: Path) -> dict[str, str]:
     """Copy the jobs and configuration of a checkout.
 
     Returns:
-        The skipped files.
+        Why files and links were skipped, by name.
+
+    Raises:
+        ConfigError: a YAML file in conf/ is broken, so that the secrets that it references are unknown.
     """
-    skipped = []
+    secrets = _secret_files(checkout / "conf")
+    skipped = {}
     for folder, endings in _PACKAGED.items():
-        for file in sorted(path for path in (checkout / folder).rglob("*") if path.is_file()):
+        for file in sorted(path for path in (checkout / folder).rglob("*") if path.is_file() or path.is_symlink()):
             name = file.relative_to(checkout)
-            if any(part.startswith(".") for part in name.parts) or file.suffix not in endings:
-                skipped += [str(name)] if file.suffix not in _IGNORED else []
+            if file.suffix in _IGNORED:
+                continue
+            if file.resolve() != checkout.resolve() / name:
+                skipped[str(name)] = "symbolic links are not followed"
+            elif file.resolve() in secrets:
+                skipped[str(name)] = "a setting references it as a secret"
+            elif any(part.startswith(".") for part in name.parts) or file.suffix not in endings:
+                skipped[str(name)] = f"only {', '.join(endings)} files in {folder}/ are packaged, and no hidden ones"
             else:
                 _copy(file, into / name)
     return skipped
+
+
+def _secret_files(conf: Path) -> set[Path]:
+    """The files that settings reference as secrets: in YAML files of conf/, and in environment variables."""
+    variables = ((name.lower(), text) for name, text in os.environ.items() if name.lower().startswith("cdc_lake__"))
+    nodes = ((name.rpartition("__")[2], yaml.ScalarNode("", text)) for name, text in variables)
+    found = {conf / path for name, node in nodes for path in _referenced(node, name)}
+    for file in (path for path in conf.rglob("*") if path.suffix in (".yml", ".yaml") and path.is_file()):
+        try:
+            documents = list(yaml.compose_all(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader))
+        except (yaml.YAMLError, UnicodeDecodeError):
+            # Without the parser's message, which quotes the file.
+            raise ConfigError(str(file), "this is not YAML", "correct the file, or move it out of conf/") from None
+        for document in documents:
+            found |= {file.parent / path for path in _referenced(document)}
+    return {path.resolve() for path in found}
+
+
+def _referenced(node: yaml.Node | None, key: str = "") -> Iterator[str]:
+    """The paths of secrets in settings.
+
+    Args:
+        node: a setting, or a group or list of settings.
+        key: its key.
+    """
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            yield from _referenced(value, str(name.value))
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            yield from _referenced(value)
+    elif isinstance(node, yaml.ScalarNode) and (node.value.startswith("file:") or key in _SECRET_PATHS):
+        yield node.value.removeprefix("file:")
 
 
 def _environment(archive: Path, wheel: Path, lock: str, arch: Arch, work: Path) -> None:

@@ -70,6 +70,7 @@ def land_next(run: Landing) -> bool:
     if not spans and (progress is None or before.gaps):
         # An empty topic gets a table, so that silver finds one; and an accepted loss is recorded once.
         spans = {p: Span(offset, offset) for p, offset in position.items()}
+    counted = dict(done.rows)
     if spans:
         with planned_for(run.spark, rows=count_offsets(spans)):
             before = starting_progress(run, _land_batch(run, spans, before))
@@ -80,6 +81,7 @@ def land_next(run: Landing) -> bool:
     _send_dead_letters(run)
     done.version_after = run.table.version()
     _check_quarantine_limit(done, run.settings)
+    _check_usable(run, before.commit, counted)
     return bool(unread(run.log, position))
 
 
@@ -273,7 +275,18 @@ def _next_progress(
         gaps=before.gaps,
         sent=sent_after(run.dead_letters, before, quarantined=landed.counts["quarantined"]),
         again={partition: end for partition, end in before.again.items() if reached[partition] < end},
+        total_rows=_total_rows(run, spans, before, landed.counts.total()),
     )
+
+
+def _total_rows(run: Landing, spans: Mapping[int, Span], before: BronzeProgress, landed: int) -> int | None:
+    """`BronzeProgress.total_rows` after a batch with this number of rows."""
+    if before.total_rows is None:
+        return None
+    if _is_again(spans, before):
+        # Records that are read again may replace rows that another program deleted.
+        return max(before.total_rows, run.table.read().count() + landed)
+    return before.total_rows + landed
 
 
 def _stop_on_error(run: Landing, rows: DataFrame, quarantined: int) -> None:
@@ -311,3 +324,32 @@ def _check_quarantine_limit(done: TableReport, settings: TableConfig) -> None:
             f"{quarantined} of {read} records were quarantined, more than `quality.max_quarantined`: {limit}",
             f"the records are committed; run `cdc-lake quarantine list --table {done.table}` for the reasons",
         )
+
+
+def _check_usable(run: Landing, batch: int, counted: Mapping[str, int]) -> None:
+    """Warn if no record of the committed batch could be used, and raise if `quality.on_unusable_batch` is `stop`.
+
+    Args:
+        run: the run.
+        batch: the number of the batch.
+        counted: the counts of the run before it.
+    """
+    done = run.done
+    new = Counter(done.rows)
+    new.subtract(counted)
+    if not new["read"] or new["quarantined"] + new["dropped"] < new["read"]:
+        return
+    rows = run.table.read().where(F.col("batch") == batch)
+    first = rows.select("partition", "offset", "error.message").orderBy("partition", "offset").first()
+    assert first is not None
+    what = f"none of the {new['read']} records of batch {batch} could be used"
+    done.warn(f"{what}; the first is {run.log.name}[{first['partition']}]@{first['offset']}: {first['message']}")
+    if run.settings.quality.on_unusable_batch == "warn" or run.bronze.is_continuous:
+        return
+    dropped = " --dropped" if new["dropped"] else ""
+    raise QualityGateError(
+        done.table,
+        what,
+        f"they are committed; run `cdc-lake quarantine list{dropped} --table {done.table}` for the reasons, fix the "
+        "cause and replay them; if it is expected, set `quality.on_unusable_batch: warn`",
+    )

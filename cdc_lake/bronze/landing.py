@@ -31,6 +31,7 @@ class BronzeRun:
         accept_loss, quarantine_unknown_ids: see `run_bronze`.
         collisions: by topic, see `check_catalog_name`.
         parallel: how many tables are processed in parallel.
+        is_continuous: whether more runs will follow in this process.
     """
 
     run: OpenRun
@@ -40,6 +41,7 @@ class BronzeRun:
     quarantine_unknown_ids: bool
     collisions: Mapping[str, Mapping[str, str]]
     parallel: int
+    is_continuous: bool
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def starting_progress(
                 f"bronze starts at `read.start: {run.settings.read.start}` and skips {skipped} offsets before it; "
                 f"to read them, run `cdc-lake seek --table {log.name} --to earliest`"
             )
-        return BronzeProgress(run_id=run.bronze.run.id, commit=0, offsets={log.id: begin})
+        return BronzeProgress(run_id=run.bronze.run.id, commit=0, offsets={log.id: begin}, total_rows=0)
     offsets, gaps = continue_from(log, progress.offsets, replaced)
     losses = [describe_loss(log, gap, offsets[log.id]) for gap in gaps]
     if losses and not run.bronze.accept_loss:
@@ -128,6 +130,12 @@ def starting_progress(
         )
     for loss in losses:
         run.done.warn(f"continued past a loss: {loss}")
+    if losses:
+        run.done.warn(
+            "silver keeps rows whose later changes or deletes were lost, such as the rows of a dropped table: take a "
+            "new snapshot with a signal (docs/how-to/backfill.md). A snapshot of the whole table also deletes rows "
+            "that the source no longer has, if `deletes.missing_after_snapshot` is true"
+        )
     again = progress.again if list(offsets) == list(progress.offsets) else {}
     reached = progress.offsets.get(log.id, {})
     last = {p: one for p, one in progress.last.items() if offsets[log.id].get(p) == reached.get(p, -1)}

@@ -80,6 +80,7 @@ def run_bronze(
             quarantine_unknown_ids,
             colliding(config.catalog, "bronze", {topic: "delta" for topic in topics if is_table_name(topic)}),
             min(scheduler.parallel, len(topics)),
+            scheduler.is_continuous,
         )
         scheduler.each_table(run.report, topics, _BronzeWork(bronze, logs, look), leases=opened.leases)
         sync_catalog_after_run(opened)

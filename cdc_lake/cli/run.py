@@ -88,6 +88,9 @@ def bronze(
 def silver(
     table: Tables,
     config: ConfigFile = None,
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Merge restored bronze even if it lacks records that silver has.")
+    ] = False,
     *,
     options: RunOptions,
 ) -> None:
@@ -96,7 +99,7 @@ def silver(
     def layer(settings: Config, scheduler: "TableScheduler") -> Report:
         from cdc_lake.silver.run import run_silver
 
-        return run_silver(settings, table, scheduler=scheduler)
+        return run_silver(settings, table, accept_loss=accept_loss, scheduler=scheduler)
 
     run_layer(layer, config, options)
 

@@ -7,6 +7,7 @@ Parameter Store, `ssm:NAME`; then they start at `conf` in the working directory,
 """
 
 import json
+import logging
 import os
 import re
 from pathlib import Path
@@ -21,6 +22,7 @@ from cdc_lake.config.secrets import SSM
 from cdc_lake.config.settings import Config
 from cdc_lake.errors import ConfigError
 
+logger = logging.getLogger(__name__)
 CHECKOUT = Path(__file__).resolve().parents[2]
 _PREFIX, _BETWEEN = "CDC_LAKE__", "__"
 
@@ -79,6 +81,8 @@ def load_config(path: str | Path | None = None) -> Config:
     if asked.startswith(SSM) and "://" not in config.lake.root:
         what = "settings from Parameter Store cannot use a local `lake.root`"
         raise ConfigError(where, what, "set a URL such as s3://bucket/lake")
+    for warning in config.lake.warnings:
+        logger.warning("%s: %s", where, warning)
     return config
 
 

@@ -67,7 +67,7 @@ def _address(stack: StackConfig, value: str, server: str) -> str:
     if not file.is_file():
         raise ConfigError(
             f"{server}: embedded",
-            f"no embedded servers have been started in {stack.folder}",
+            f"the embedded servers in {stack.folder} are not running",
             "run `cdc-lake stack up`, or set the address in the configuration file",
         )
     address: str | None = json.loads(file.read_text(encoding="utf-8")).get(server)

@@ -49,7 +49,8 @@ class LakeConfig(Model):
 
     root: ConfigPath = Field(
         default="../.cdc_lake/lake",
-        description="Sets the folder or URL of the lake. Tables are in `<root>/<layer>/<prefix>/<schema>/<table>`.",
+        description="Sets the folder or URL of the lake. Tables are in `<root>/<layer>/<prefix>/<schema>/<table>`. "
+        "Avoid `%` in it, which delta-rs decodes.",
     )
     lease: LeaseConfig = LeaseConfig()
 
@@ -60,6 +61,13 @@ class LakeConfig(Model):
                 "`lake.lease.enabled`: on S3, two commits of Delta at once would overwrite each other; leave it on"
             )
         return self
+
+    @property
+    def warnings(self) -> list[str]:
+        """What makes the lake hard to use."""
+        if "%" not in self.root:
+            return []
+        return ["lake.root: delta-rs decodes `%` in paths, so it may not find the tables; use a path without it"]
 
 
 class GoldConfig(Model):

@@ -249,6 +249,11 @@ class QualityConfig(Model):
         description="Ends the run with exit 30 after the commit if it quarantines more than this number or share of "
         "its records.",
     )
+    on_unusable_batch: Literal["stop", "warn"] = Field(
+        default="stop",
+        description="Sets what to do after the commit of a batch that has only records that cannot be decoded: `stop` "
+        "(exit 30; with `--continuous` only a warning) or `warn`.",
+    )
 
 
 class TableConfig(Model):

@@ -168,6 +168,23 @@ class Lake:
                 raise _nested(table, f"its folder {path} is inside the table of `{outer}`")
 
 
+def missing_rows(bronze: BronzeTable, landed: BronzeProgress, version: int) -> str | None:
+    """Describe the rows that bronze landed and no longer has; none if it has all, or an early version wrote it.
+
+    Args:
+        bronze: the table.
+        landed: its progress at the version.
+        version: the version to count.
+    """
+    gone = 0 if landed.total_rows is None else landed.total_rows - bronze.read(as_of=version).count()
+    if gone <= 0:
+        return None
+    return (
+        f"another program deleted {gone} of the {landed.total_rows} rows that bronze landed; a rebuild cannot apply "
+        "them: restore bronze, or backfill the table (docs/how-to/backfill.md)"
+    )
+
+
 def check_holds_no_tables(storage: Storage, path: str, table: str) -> None:
     """Check that the folder of a table does not contain other tables; see `Lake.check_is_in_no_table`.
 

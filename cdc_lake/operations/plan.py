@@ -18,21 +18,22 @@ from cdc_lake.decode.key import key_fields
 from cdc_lake.decode.records import DecodedLayout, avro_schema, with_decoded_values
 from cdc_lake.decode.schemas import SchemaError
 from cdc_lake.decode.trees import fields
-from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, UnsupportedError
+from cdc_lake.errors import CdcLakeError, ConfigError, UnsupportedError
 from cdc_lake.fold.rules import STREAMING_OPS
-from cdc_lake.lake.lake import Lake, SilverTarget, check_holds_no_tables
+from cdc_lake.lake.lake import Lake, SilverTarget, check_holds_no_tables, missing_rows
 from cdc_lake.registries import open_subjects
 from cdc_lake.registries.subjects import VALUE_SUFFIX, Subjects, Version
 from cdc_lake.runs.context import Leases, lake_of, select, similar_names
-from cdc_lake.runs.servers import open_source
+from cdc_lake.runs.servers import SourceView
 from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.events import sent_columns
 from cdc_lake.silver.evolution import LayoutChange, check_steps, evolve_layout
 from cdc_lake.silver.reader import BatchSchemas
-from cdc_lake.silver.table_run import SilverRun, check_columns, read_only_run
+from cdc_lake.silver.table_run import SilverRun, check_columns, check_not_behind, read_only_run
 from cdc_lake.sources.logs import TopicLog, TopicSource, count_offsets, offsets_of
 from cdc_lake.spark.session import build_session, is_little
 from cdc_lake.storage.hadoop import Storage
+from cdc_lake.tables.contract import progress_of
 
 
 class PlannedStep(BaseModel):
@@ -84,8 +85,8 @@ class Plan(BaseModel):
     Attributes:
         broker_error: why Kafka's offsets are unknown.
         registry_error: why the latest schemas are unknown.
-        warnings: names and globs of the settings' `tables` that match no topic and no bronze table; empty if Kafka does
-            not respond.
+        warnings: settings that cause problems, such as entries of `tables` that match no topic and no bronze table
+            (unknown if Kafka does not respond); and bronze tables that lack rows.
     """
 
     tables: list[TablePlan] = []
@@ -118,24 +119,21 @@ def plan(
 
     Raises:
         UnknownTableError: a name or glob matches no topic and no bronze table.
-        InfrastructureError: Kafka does not respond, and there is no bronze table to show.
+        InfrastructureError, ConfigError: Kafka does not respond, and there is no bronze table to show.
     """
-    source = source or open_source(config, lambda: session)
     session = spark = spark or build_session("cdc_lake plan", config.max_record_bytes)
-    storage, lake = Storage(spark), lake_of(config)
-    there, known = lake.names(storage), list[str]()
-    found, logs = Plan(), dict[str, TopicLog]()
-    try:
-        known = source.topics()
-        every = sorted({*there, *known})
+    storage, lake = Storage(session), lake_of(config)
+    there, view = lake.names(storage), SourceView.of(config, lambda: session, source)
+    found, every = Plan(warnings=config.lake.warnings), sorted({*there, *view.topics})
+    if view.error is None:
         topics = select(tables, every, "topic or bronze table", "name a topic of Kafka")
-        logs = source.logs([topic for topic in topics if topic in known])
-        found.warnings = _unmatched_settings(config, every)
-    except InfrastructureError as error:
-        found.broker_error = str(error)
-        if not there:
-            raise  # nothing to show
+        found.warnings += _unmatched_settings(config, every)
+    elif there:
         topics = select(tables, there, "bronze table", "name one of them, or run again when Kafka responds")
+    else:
+        raise view.error
+    logs = view.logs(topics)
+    found.broker_error = str(view.error) if view.error else None
     newest = dict[str, Version | None]()
     try:
         subjects = subjects or open_subjects(config.registry, config.stack)
@@ -144,8 +142,9 @@ def plan(
         found.registry_error = str(error)
     for topic in topics:
         look = _TopicPlanner(lake, spark, topic, config.table(topic), newest.get(topic))
-        found.tables.append(look.bronze(logs.get(topic), source))
+        found.tables.append(look.bronze(logs.get(topic), view.source))
         if topic in there:
+            found.warnings += look.warnings()
             found.tables += [look.silver(target) for target in lake.silver(topic)]
     leases = {layer: Leases(lake, config.lake.lease, storage, "", layer) for layer in ("bronze", "silver")}
     for table in found.tables:
@@ -176,7 +175,7 @@ class _TopicPlanner:
     newest: Version | None
     """The latest schema of the topic's values; None if the registry has none or does not answer."""
 
-    def bronze(self, log: TopicLog | None, source: TopicSource) -> TablePlan:
+    def bronze(self, log: TopicLog | None, source: TopicSource | None) -> TablePlan:
         """What the bronze job would land."""
         found = TablePlan(
             table=self.topic, layer="bronze", what="unknown: Kafka does not answer, or does not have the topic"
@@ -193,7 +192,7 @@ class _TopicPlanner:
             found.refused.append(str(error))
             return found
         before = progress.position if progress else {}
-        if log is None:
+        if log is None or source is None:
             return found
         try:
             if log.problem:
@@ -218,6 +217,12 @@ class _TopicPlanner:
             found.why.append(f"in {batches} batches of at most {most} records")
         return found
 
+    def warnings(self) -> list[str]:
+        """What is wrong with the bronze table."""
+        bronze = self.lake.bronze(self.spark, self.topic)
+        hole = missing_rows(bronze, progress_of(bronze), bronze.version())
+        return [f"{self.topic}: {hole}"] if hole else []
+
     def silver(self, target: SilverTarget) -> TablePlan:
         """What the silver job would merge."""
         bronze, settings = self.lake.bronze(self.spark, self.topic), self.settings
@@ -240,6 +245,8 @@ class _TopicPlanner:
             found.what, found.why = _describe_merge(batch, is_compared)
         try:
             check_columns(run)
+            if is_compared and progress is not None:
+                check_not_behind(run, progress)
             if found.records and batch.schemas is not None:
                 after = batch.schemas.layout_change
                 found.warnings = [*_partial_rows(batch, batch.schemas), *_order_by_time(batch)]

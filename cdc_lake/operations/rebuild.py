@@ -12,7 +12,7 @@ from cdc_lake import failpoints
 from cdc_lake.columns import BATCH, DELETE, DELETED, KEEP, KEY, UNAVAILABLE, quoted
 from cdc_lake.config import Config
 from cdc_lake.errors import DataLossError, TableLockedError, UnsupportedError
-from cdc_lake.lake.lake import BronzeTable, SilverTarget
+from cdc_lake.lake.lake import BronzeTable, SilverTarget, missing_rows
 from cdc_lake.operations.rebuild_key import find_key_change, former_deletes
 from cdc_lake.operations.time_travel import as_struct, rows_until, same
 from cdc_lake.points import Offset, SourceTime
@@ -25,8 +25,9 @@ from cdc_lake.silver.append import check_has_keys
 from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.fold_result import FoldResult
 from cdc_lake.silver.merge import fold_events, is_start
+from cdc_lake.silver.next_batch import BronzeState
 from cdc_lake.silver.reader import BatchSchemas
-from cdc_lake.silver.table_run import SilverRun, read_only_run
+from cdc_lake.silver.table_run import SilverRun, missing_records, read_only_run
 from cdc_lake.tables.images import as_columns_of
 from cdc_lake.tables.kept import with_kept
 from cdc_lake.tables.progress import KeyFrom, SilverProgress
@@ -125,6 +126,10 @@ class _Rebuild(Work):
         if before is None and not self.options.key:
             done.warn("the silver table does not exist yet; run the silver job to create it")
             return False
+        if hole := missing_rows(bronze, run.landed, version):
+            done.warn(hole)
+        if before and bronze.reached_by(before, run.landed) is None and (what := missing_records(run, before)):
+            done.warn(what)
         done.version_before = run.silver.version() if before else None
         if shown and shown.version_before != done.version_before:
             raise TableLockedError(
@@ -291,11 +296,10 @@ class _RebuiltTable:
         Args:
             bronze: the table that was folded.
         """
-        run, before, source = self.run, self.before or SilverProgress(run_id="", commit=0), bronze.id()
+        run, before = self.run, self.before or SilverProgress(run_id="", commit=0)
         run.check_lease()
         now = {**self.outcome.schemas.progress_fields(), "side": self.outcome.remember(before.commit + 1)}
-        nonce = bronze.nonce_of(self.last)
-        consumed = {"sources": {source: self.last}, "nonces": {source: nonce} if nonce else {}}
+        consumed = BronzeState(bronze, bronze.id(), run.landed).consumed(self.last)
         following = before.next(run.run_id, **consumed, key_from=self.key_from, **now)
         failpoints.reach("rebuild.after_side")
         run.check_lease()

@@ -8,8 +8,8 @@ from time import monotonic
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_lake.config import Config, DatabaseConfig, database_url
-from cdc_lake.errors import SourceDifferenceError, UnknownTableError
-from cdc_lake.lake.lake import SilverTarget
+from cdc_lake.errors import CdcLakeError, SourceDifferenceError, UnknownTableError
+from cdc_lake.lake.lake import SilverTarget, missing_rows
 from cdc_lake.reconcile import postgres, silver
 from cdc_lake.reconcile.catalogue import QUARANTINED_KEY, Table, read_tables
 from cdc_lake.reconcile.columns import Shared, shared_columns
@@ -21,6 +21,7 @@ from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import Work
 from cdc_lake.silver.append import check_has_keys
 from cdc_lake.silver.table_run import column_mapping, layout_of
+from cdc_lake.tables.contract import progress_of
 
 _MAX_RECHECKED_KEYS = 1_000
 """At most this many keys are rechecked: their rows are in memory."""
@@ -128,6 +129,12 @@ class _Reconcile(Work):
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
         target = self.targets[done.table]
+        try:
+            bronze = self.run.lake.bronze(spark, target.topic)
+            if hole := missing_rows(bronze, progress_of(bronze), bronze.version()):
+                done.warn(hole)
+        except CdcLakeError as error:
+            done.warn(f"bronze's rows were not counted: {error}")
         with _Snapshot.at(self.run, target, spark) as look:
             found = self._compare(look, done)
         silver_lsn = silver.lsn(look.rows)

@@ -13,15 +13,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cdc_lake.bronze.offsets import unread
-from cdc_lake.config import EMBEDDED, Config
-from cdc_lake.errors import CdcLakeError, ConfigError, DamagedFileError, IncompleteWriteError, InfrastructureError
+from cdc_lake.config import Config
+from cdc_lake.errors import CdcLakeError, DamagedFileError, IncompleteWriteError
 from cdc_lake.lake.lake import Lake, SilverTarget
 from cdc_lake.lake.readers import BronzeState, FilesReader, Reader, SparkReader, without_spark
 from cdc_lake.runs.context import PARALLEL_READS, lake_of, needs_hadoop, select_landed
 from cdc_lake.runs.report import Report
-from cdc_lake.runs.servers import open_source
+from cdc_lake.runs.servers import SourceView
 from cdc_lake.sources.logs import TopicLog, TopicSource, count_offsets
-from cdc_lake.spark.session import build_session, lake_files
+from cdc_lake.spark.session import build_session, hadoop, lake_files
 from cdc_lake.storage.files import Files
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.damage import damage_error, with_cure
@@ -97,6 +97,7 @@ def status(
 
     Raises:
         UnknownTableError: a name or glob matches no bronze table.
+        CdcLakeError: there is no bronze table, and the source does not respond.
     """
 
     @cache
@@ -106,19 +107,14 @@ def status(
     lake = lake_of(config)
     files = lake_files(lake.root, spark)
     if needs_hadoop(lake, files):
-        files = Storage(session())
+        files = Storage.of(*hadoop(spark))
+    view = SourceView.of(config, session, source)
+    if view.error and not lake.names(files):
+        what = f"{view.error.what}, and there is no table in {lake.folder('bronze')} yet"
+        raise type(view.error)(view.error.where, what, view.error.todo)
     topics = select_landed(lake, files, tables)
-    found, logs = Status(), dict[str, TopicLog]()
-    try:
-        source = source or open_source(config, session)
-        there = set(source.topics())
-        logs = source.logs([topic for topic in topics if topic in there])
-    except InfrastructureError as error:
-        found.broker_error = str(error)
-    except ConfigError as error:
-        if config.kafka.bootstrap_servers != EMBEDDED:
-            raise
-        found.broker_error = str(error)  # the embedded servers are stopped
+    found, logs = Status(), view.logs(topics)
+    found.broker_error = str(view.error) if view.error else None
     runs = _last_runs(files, lake.reports)
     with ThreadPoolExecutor(PARALLEL_READS) as pool:
         plain = FilesReader(lake, files)
@@ -129,8 +125,8 @@ def status(
         except _UNREADABLE as error:
             found.tables.append(_unreadable_status(lake, "bronze", topic, error))
             continue
-        if source is not None and topic in logs:
-            _add_lag(of_topic.tables[0], of_topic.consumed, logs[topic], source)
+        if view.source is not None and topic in logs:
+            _add_lag(of_topic.tables[0], of_topic.consumed, logs[topic], view.source)
         found.tables += of_topic.tables
     for one in found.tables:
         one.last_run = runs.get((one.layer, one.table))

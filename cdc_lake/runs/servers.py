@@ -1,19 +1,21 @@
 """Opens what a run reads from: the source of records, and the registry of their schemas."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
+from typing import Self
 
 from pyspark.sql import SparkSession
 
 from cdc_lake.brokers import broker_login
-from cdc_lake.config import Config, kafka_address
-from cdc_lake.errors import ConfigError
+from cdc_lake.config import EMBEDDED, Config, kafka_address
+from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 from cdc_lake.registries import open_registry, open_subjects
 from cdc_lake.registries.registry import Registry
 from cdc_lake.registries.subjects import KEY_SUFFIX
 from cdc_lake.sources.files import TopicFiles
 from cdc_lake.sources.kafka import Broker
-from cdc_lake.sources.logs import TopicSource
+from cdc_lake.sources.logs import TopicLog, TopicSource
 
 
 def open_source(config: Config, spark: Callable[[], SparkSession]) -> TopicSource:
@@ -30,6 +32,53 @@ def open_source(config: Config, spark: Callable[[], SparkSession]) -> TopicSourc
         return TopicFiles(config.files.root, config.lake.root, spark, _key_schemas(config))
     login, timeout = broker_login(config.kafka), config.kafka.timeout_seconds
     return Broker(kafka_address(config.kafka, config.stack), timeout, login, config.kafka.warnings)
+
+
+@dataclass
+class SourceView:
+    """The source of records for a command that only reads. It shows the lake even if the source does not respond.
+
+    Attributes:
+        source: the source; None if it cannot be opened, because the embedded servers are not running.
+        topics: the names of its topics.
+        error: why topics and offsets are unknown.
+    """
+
+    source: TopicSource | None
+    topics: Sequence[str] = ()
+    error: CdcLakeError | None = None
+
+    @classmethod
+    def of(cls, config: Config, spark: Callable[[], SparkSession], source: TopicSource | None = None) -> Self:
+        """Open the source and list its topics.
+
+        Args:
+            config: the settings.
+            spark: see `open_source`.
+            source: the source (default: that of the settings).
+
+        Raises:
+            ConfigError: see `open_source`.
+        """
+        try:
+            source = source or open_source(config, spark)
+            return cls(source, source.topics())
+        except InfrastructureError as error:
+            return cls(source, error=error)
+        except ConfigError as error:
+            if config.files.root or config.kafka.bootstrap_servers != EMBEDDED:
+                raise
+            return cls(source, error=error)
+
+    def logs(self, topics: Sequence[str]) -> Mapping[str, TopicLog]:
+        """The logs of those topics that the source has; none if it does not respond."""
+        if self.source is None or self.error:
+            return {}
+        try:
+            return self.source.logs([topic for topic in topics if topic in self.topics])
+        except InfrastructureError as error:
+            self.error = error
+            return {}
 
 
 def _key_schemas(config: Config) -> Callable[[str], str | None]:

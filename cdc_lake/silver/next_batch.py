@@ -25,9 +25,14 @@ class BronzeState:
         return found.bytes if found else 0
 
     def consumed(self, last: int) -> dict[str, Any]:
-        """The sources in silver's progress after the batches up to this one are merged."""
-        nonce = self.landed.nonce if last == self.landed.commit else self.table.nonce_of(last)
-        return {"sources": {self.id: last}, "nonces": {self.id: nonce} if nonce else {}}
+        """What silver's progress has of bronze after the batches up to this one are merged."""
+        found = self.landed if last == self.landed.commit else self.table.progress_of_commit(last)
+        nonce = found.nonce if found else self.table.nonce_of(last)
+        return {
+            "sources": {self.id: last},
+            "nonces": {self.id: nonce} if nonce else {},
+            "offsets": found.offsets if found else {},
+        }
 
 
 def next_batch(run: SilverRun, first: int, bronze: BronzeState, max_bytes: int) -> tuple[int, int | None]:

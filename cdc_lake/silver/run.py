@@ -21,7 +21,7 @@ from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import NewData, Work
 from cdc_lake.silver.commit import commit_batch
 from cdc_lake.silver.next_batch import BronzeState, next_batch
-from cdc_lake.silver.table_run import SilverRun, check_columns
+from cdc_lake.silver.table_run import SilverRun, check_columns, check_not_behind
 from cdc_lake.spark.session import batch_bytes, planned_for
 from cdc_lake.storage.files import Files
 from cdc_lake.storage.hadoop import Storage
@@ -30,7 +30,12 @@ from cdc_lake.tables.progress import BronzeProgress, SilverProgress
 
 
 def run_silver(
-    config: Config, tables: Sequence[str], spark: SparkSession | None = None, *, scheduler: TableScheduler | None = None
+    config: Config,
+    tables: Sequence[str],
+    spark: SparkSession | None = None,
+    *,
+    accept_loss: bool = False,
+    scheduler: TableScheduler | None = None,
 ) -> Report:
     """Bring silver up to date with bronze. Neither Kafka nor the registry is needed.
 
@@ -38,6 +43,7 @@ def run_silver(
         config: the settings.
         tables: topic names or globs.
         spark: the session (default: a new one).
+        accept_loss: merge from a restored bronze table even if it lacks records that silver has merged.
         scheduler: runs the work (default: a new one, in the calling thread).
 
     Raises:
@@ -65,6 +71,7 @@ def run_silver(
             opened.lake.schema_files(opened.storage),
             colliding(config.catalog, "silver", {name: target.storage.kind for name, target in targets.items()}),
             min(scheduler.parallel, len(targets)),
+            accept_loss,
         )
         scheduler.each_table(run.report, list(targets), work, leases=opened.leases)
         sync_catalog_after_run(opened)
@@ -114,6 +121,7 @@ class _SilverWork(Work):
     schemas: SchemaFiles
     collisions: Mapping[str, Mapping[str, str]]
     parallel: int
+    accept_loss: bool
 
     def lag(self, spark: SparkSession, done: TableReport) -> int | None:
         """See `Work`."""
@@ -154,6 +162,8 @@ class _SilverWork(Work):
             check_lease=lambda: leases.check(done.table),
         )
         check_columns(run)
+        if run.is_comparison and progress is not None and not self.accept_loss:
+            check_not_behind(run, progress)
         run = run.with_current_key(progress.key_from if progress else None)
         max_bytes = batch_bytes(spark, run.settings.read.max_batch_bytes, self.parallel)
         return _fold_next(run, progress, BronzeState(bronze, bronze.id(), landed), reached or 0, max_bytes)

@@ -19,7 +19,7 @@ from cdc_lake.columns import (
 )
 from cdc_lake.config import StorageConfig, TableConfig
 from cdc_lake.decode.column_mapping import ColumnMapping
-from cdc_lake.errors import ConfigError
+from cdc_lake.errors import BronzeBehindError, ConfigError
 from cdc_lake.lake.lake import BronzeTable, Lake, SilverTarget
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.lake.side import SideTable
@@ -28,6 +28,9 @@ from cdc_lake.silver.evolution import Layout
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import Table, progress_of
 from cdc_lake.tables.progress import BronzeProgress, KeyFrom, SilverProgress
+
+_PARTITIONS = 5
+"""Partitions in a message."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,43 @@ def check_columns(run: SilverRun) -> None:
             f"rename it back: ALTER TABLE delta.{quoted(path)} RENAME COLUMN {quoted(now)} TO "
             f"{quoted(name)}; or set `schema.rename: {{{name}: {now}}}` for this table",
         )
+
+
+def missing_records(run: SilverRun, progress: SilverProgress) -> str | None:
+    """Describe the records that silver has merged and bronze, after it was restored or replaced, has not read again.
+
+    Args:
+        run: the table's.
+        progress: silver's.
+    """
+    behind = sorted(progress.ahead_of(run.landed).items())
+    if not behind:
+        return None
+    ends = ", ".join(f"partition {p}: {reached} of {end}" for p, (reached, end) in behind[:_PARTITIONS])
+    return f"bronze was restored or replaced, and lacks records that silver has merged (next offsets: {ends})"
+
+
+def check_not_behind(run: SilverRun, progress: SilverProgress) -> None:
+    """Check that bronze, after it was restored or replaced, has read again what silver has merged.
+
+    Appended rows never change, so they do not need the check.
+
+    Args:
+        run: the table's.
+        progress: silver's.
+
+    Raises:
+        BronzeBehindError: it has not. Rows would return to older ones, and deleted rows would come back.
+    """
+    what = missing_records(run, progress)
+    if what is None or run.settings.merge.mode == "append":
+        return
+    raise BronzeBehindError(
+        run.done.table,
+        what,
+        "run the bronze job until it has read them again, then silver; to return silver to bronze's older rows, run "
+        f"`cdc-lake run silver --table {run.done.table.partition('@')[0]} --accept-loss`",
+    )
 
 
 def has_former_key(landed: BronzeProgress, key_from: KeyFrom | None) -> Column:

@@ -160,6 +160,7 @@ class BronzeProgress(Progress):
         bytes: of the records of all batches up to this one; versions up to 0.1.0 counted none.
         gaps: offsets that this commit passed over, as the operator allowed; not carried forward.
         again: partition -> the offset up to which the newest generation was read before, where it is being read again.
+        total_rows: rows of all commits up to this one; versions up to 0.1.0 did not count them.
     """
 
     layer: Literal["bronze"] = "bronze"
@@ -175,6 +176,7 @@ class BronzeProgress(Progress):
     bytes: int = 0
     gaps: tuple[Gap, ...] = ()
     again: dict[int, int] = {}
+    total_rows: int | None = None
 
     @property
     def position(self) -> dict[int, int]:
@@ -229,6 +231,7 @@ class SilverProgress(DerivedProgress):
         defaulted: the columns whose nulls arrive as their defaults, of which the user was warned.
         side: the side table that belongs to this commit; none before the first entry.
         again: with `merge.mode: append`, partition -> the offset to which silver has records that bronze reads again.
+        offsets: bronze's `offsets` at the last batch that was merged; versions up to 0.1.0 wrote none.
     """
 
     layer: Literal["silver"] = "silver"
@@ -239,6 +242,22 @@ class SilverProgress(DerivedProgress):
     defaulted: tuple[str, ...] = ()
     side: SidePin | None = None
     again: dict[int, int] = {}
+    offsets: dict[str, dict[int, int]] = {}
+
+    def ahead_of(self, bronze: BronzeProgress) -> dict[int, tuple[int, int]]:
+        """What silver has merged and bronze has not read, which happens if bronze was restored or replaced.
+
+        A topic id that silver has not seen is newer than all that it has merged.
+
+        Returns:
+            Partition -> bronze's next offset, and silver's.
+        """
+        newest = list(bronze.offsets)[-1]
+        if newest not in self.offsets:
+            return {}
+        reached = bronze.position if newest == list(self.offsets)[-1] else {}
+        merged = list(self.offsets.values())[-1]
+        return {p: (reached.get(p, 0), end) for p, end in merged.items() if reached.get(p, 0) < end}
 
 
 class GoldProgress(DerivedProgress):

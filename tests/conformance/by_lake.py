@@ -63,7 +63,11 @@ def results_by_lake(
     copies = list(copies_of([log for log in logs if shape in log.shapes], split))
     config = Config(
         lake=LakeConfig(root=str(root)),
-        defaults=TableConfig(storage=(TABLE_TYPES[table_type],), deletes={"mode": deletes}),
+        defaults=TableConfig(
+            storage=(TABLE_TYPES[table_type],),
+            deletes={"mode": deletes},
+            quality={"on_unusable_batch": "warn"},
+        ),
         tables={copy.topic: TableConfig(**table_settings(copy.log.settings)) for copy in copies if copy.log.settings},
     )
     lake = Lake(spark, config, copies, shape)

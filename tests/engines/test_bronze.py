@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from support.copies import copied
-from support.events import OPTIONAL_STRING, START_MS, Record, Topic, framed
+from support.events import OPTIONAL_STRING, START_MS, Record, Topic, control, framed
 from support.fakes import FakeBroker
 from typer.testing import CliRunner
 
@@ -25,6 +25,7 @@ from cdc_lake.errors import CdcLakeError, ConfigError
 from cdc_lake.failpoints import VARIABLE
 from cdc_lake.operations.replay import replay_quarantined
 from cdc_lake.runs.report import Report, TableReport
+from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.sources.logs import Span
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Gap, Progress
@@ -112,7 +113,7 @@ def test_run_lands_new_records_in_batches_and_reports_lag(here: Bronze, monkeypa
     records = [here.change("c", 1, partition=0), here.change("c", 2, partition=1), here.change("u", 1, partition=0)]
     records.append(here.corrupt(here.change("u", 2, partition=1, offset=3)))
 
-    done = here.land(*records, read={"max_records_per_batch": 4})
+    done = here.land(*records, read={"max_records_per_batch": 4}, quality={"on_unusable_batch": "warn"})
 
     assert (done.error, done.status, done.batches) == (None, "ok", 2)
     assert (done.rows, done.consumed_to) == ({"read": 4, "ok": 3, "quarantined": 1, "control": 0}, {"0": 2, "1": 4})
@@ -143,6 +144,48 @@ def test_on_error_log_drops_unreadable_records_and_warns(here: Bronze, caplog: p
     assert [(bytes(row["raw_key"]), row["raw_value"] and bytes(row["raw_value"])) for row in rows] == [
         (record.key, record.value) for record in records
     ]
+
+
+@pytest.mark.core
+def test_batch_without_a_usable_record_exits_30_after_commit(here: Bronze) -> None:
+    def bad(key: int) -> Record:
+        return here.corrupt(here.change("c", key))
+
+    failed = here.land(bad(1), bad(2))
+    next_run = here.land(here.change("c", 3), bad(4))
+    warned = here.land(bad(5), quality={"on_unusable_batch": "warn"})
+    dropped = here.land(bad(6), quality={"on_error": "log"})
+
+    assert failed.error is not None and (failed.error.code, failed.error.exit_code) == ("CDC-500", 30)
+    assert "none of the 2 records of batch 1 could be used" in failed.error.message
+    assert "`quality.on_unusable_batch: warn`" in failed.error.message
+    assert failed.warnings[0].startswith("none of the 2 records of batch 1 could be used; the first is ")
+    assert f"{here.name}[0]@0: value: " in failed.warnings[0]
+    assert (next_run.error, next_run.warnings, next_run.rows["ok"]) == (None, [], 1)
+    assert (warned.error, len(warned.warnings)) == (None, 1)
+    assert dropped.error is not None and "quarantine list --dropped" in dropped.error.message
+    assert [row["status"] for row in here.rows()] == [*["quarantined"] * 2, "ok", *["quarantined"] * 2, "dropped"]
+
+
+def test_control_records_and_tombstones_are_usable(here: Bronze) -> None:
+    tombstone, bad = here.topic.tombstone(1), here.corrupt(here.change("c", 2))
+    _, value = control(here.topic.registry, "common.Heartbeat", {"ts_ms": 1})
+    heartbeat = here.topic.record(here.topic.key(3), value)
+
+    used = here.land(tombstone, bad)
+    controlled = here.land(heartbeat, here.corrupt(here.change("c", 4)))
+
+    assert (used.error, used.warnings, used.rows["ok"]) == (None, [], 1)
+    assert (controlled.error, controlled.warnings, controlled.rows["control"]) == (None, [], 1)
+
+
+def test_continuous_run_warns_of_a_batch_without_usable_records(here: Bronze) -> None:
+    here.broker.append(here.corrupt(here.change("c", 1)))
+    scheduler = TableScheduler(spark=here.spark, is_continuous=True)
+
+    (done,) = here.run_bronze(here._config(), [here.name], spark=None, scheduler=scheduler).tables
+
+    assert (done.error, done.status, len(done.warnings)) == (None, "ok", 1)
 
 
 def test_incomplete_settings_are_refused_before_reading(here: Bronze, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,6 +240,7 @@ def test_recreated_topic_stops_and_accept_loss_continues(landed: Bronze, monkeyp
     ended = CliRunner().invoke(app, command[1].split())
 
     assert (ended.exit_code, "continued past a loss" in ended.output) == (0, True)
+    assert "take a new snapshot with a signal (docs/how-to/backfill.md)" in " ".join(ended.output.split())
     ends = {0: 3, 1: 1}
     assert landed.progress.gaps == tuple(
         Gap(topic_id=f"{landed.name}#0", partition=partition, start=end, end=None) for partition, end in ends.items()
@@ -251,7 +295,7 @@ def test_truncated_log_continues_as_a_new_generation(landed: Bronze) -> None:
 
     assert stopped.error is not None and stopped.error.exit_code == 20
     assert f"{landed.name}[0]: the next offset is 3, but the log now ends at 1" in stopped.error.message
-    assert (accepted.error, len(accepted.warnings)) == (None, 1)
+    assert (accepted.error, len(accepted.warnings)) == (None, 2)
     assert coordinates(landed.rows()) == [*LANDED, (1, 0, 1), (1, 1, 1)]
 
 

@@ -1,4 +1,4 @@
-"""Silver tables that users change by hand: runs stop with exit 2 and name the fix."""
+"""Tables that users change by hand: silver runs stop with exit 2 and name the fix, and bronze's lost rows are named."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,9 @@ from support.events import OPTIONAL_INT, OPTIONAL_STRING, START_MS, Topic
 from support.lake import Lake
 
 from cdc_lake.config import Config, LakeConfig
-from cdc_lake.operations.rebuild import run_rebuild
+from cdc_lake.operations.plan import plan
+from cdc_lake.operations.rebuild import RebuildOptions, run_rebuild
+from cdc_lake.operations.reconcile import run_reconcile
 from cdc_lake.runs.report import Failure
 from cdc_lake.silver.run import run_silver
 
@@ -107,3 +109,22 @@ def test_column_removed_by_hand_stops_run_until_rebuilt(edited: EditedLake) -> N
     edited.change(n=8)
     edited.lake.fold()
     assert edited.row()["n"] == 8
+
+
+@pytest.mark.core
+def test_rows_deleted_from_bronze_are_counted_by_each_command(spark: SparkSession, tmp_path: Path) -> None:
+    here = EditedLake(spark, tmp_path, n=OPTIONAL_INT)
+    here.change(n=3)
+    config, tables = here.config, [here.topic.table]
+
+    def warnings() -> list[list[str]]:
+        (rebuilt,) = run_rebuild(config, tables, spark, options=RebuildOptions(is_dry=True)).tables
+        (compared,) = run_reconcile(config, tables, spark).tables  # there is no database
+        return [plan(config, tables, spark, source=here.lake.broker).warnings, rebuilt.warnings, compared.warnings]
+
+    assert warnings() == [[], [], []]
+    spark.sql(f"DELETE FROM delta.`{here.lake.bronze.path}` WHERE batch = 2").collect()
+
+    assert [
+        ["another program deleted 1 of the 3 rows that bronze landed" in one for one in said] for said in warnings()
+    ] == [[True]] * 3

@@ -15,8 +15,8 @@ from test_evolution import EvolvingLake, played
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.cli.look import _print_plan
-from cdc_lake.config import Config, LakeConfig, TableConfig
-from cdc_lake.errors import InfrastructureError
+from cdc_lake.config import Config, LakeConfig, StackConfig, TableConfig
+from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.operations.plan import Plan, plan
 from cdc_lake.registries.subjects import Version
 from cdc_lake.runs.context import Leases, lake_of
@@ -216,3 +216,26 @@ def test_plan_warns_of_updates_with_partial_rows(spark: SparkSession, tmp_path: 
     text = console.export_text()
     assert "set binlog_row_image=full" in text and text.count("set merge.order: log") == 3
     assert not any(table.warnings for table in plan(Config(lake=lake, defaults=told), ["bare"], **options).tables)
+
+
+@pytest.mark.core
+def test_plan_without_embedded_servers_shows_the_lake(
+    spark: SparkSession, folded: tuple[EvolvingLake, Path], tmp_path: Path
+) -> None:
+    stopped = {"stack": StackConfig(folder=str(tmp_path / "stack"))}
+    config = Config(lake=LakeConfig(root=str(folded[1])), **stopped)
+
+    found = plan(config, ["*"], spark, subjects=Announcing(None))
+
+    assert found.broker_error and "the embedded servers in" in found.broker_error
+    assert [(table.layer, table.what.partition(":")[0]) for table in found.tables] == [
+        ("bronze", "unknown"),
+        ("silver", "nothing"),
+    ]
+    assert found.warnings == []
+    with_percent = plan(
+        Config(lake=LakeConfig(root=f"{folded[1]}/%"), **stopped), ["*"], spark, source=folded[0].lake.broker
+    )
+    assert with_percent.warnings == Config(lake=LakeConfig(root="%")).lake.warnings
+    with pytest.raises(ConfigError, match=r"embedded servers in .* are not running; run `cdc-lake stack up`"):
+        plan(Config(lake=LakeConfig(root=str(tmp_path)), **stopped), ["*"], spark)

@@ -44,7 +44,7 @@ class QuarantineLake:
         self.spark, self.root = spark, root
         self.topic, self.broker = Topic(COLUMNS), FakeBroker()
         self.topic.registry.hide(self.topic.late_id)
-        self._settings = settings
+        self._settings = patched({"quality": {"on_unusable_batch": "warn"}}, settings)
 
     def config(self, **settings: Any) -> Config:
         return Config(lake=LakeConfig(root=str(self.root)), defaults=TableConfig(**patched(self._settings, settings)))
@@ -276,7 +276,10 @@ class Portions(Run):
             "read": {"on_log_reset": "warn"},
         }
         strict, config = (
-            Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(**settings, quality={"expectations": those}))
+            Config(
+                lake=LakeConfig(root=str(root)),
+                defaults=TableConfig(**settings, quality={"expectations": those, "on_unusable_batch": "warn"}),
+            )
             for those in (self.ODD, ())
         )
         most = max(event.offset for event in self.log.events)

@@ -3,13 +3,18 @@
 from pathlib import Path
 
 import pytest
+from conformance.by_lake import table_rows
 from pyspark.sql import SparkSession
 from support.copies import copied
 from support.three_layers import Lake
 
 from cdc_lake.config import StorageConfig
+from cdc_lake.lake.lake import SilverTarget
+from cdc_lake.operations.plan import plan
+from cdc_lake.operations.rebuild import RebuildOptions, run_rebuild
 from cdc_lake.runs.report import TableReport
 from cdc_lake.runs.scheduler import TableScheduler
+from cdc_lake.silver.run import run_silver
 from cdc_lake.tables.delta import DeltaLakeTable
 
 DELTA, HUDI = StorageConfig(), StorageConfig(format="hudi", type="mor")
@@ -55,6 +60,41 @@ def test_bronze_restored_from_backup_is_compared_without_loss(lake: Lake) -> Non
     assert {one.status for one in lake.fold()} == {"unchanged"}
     lake.take(1, 8)
     lake.check()
+
+
+@pytest.mark.core
+def test_silver_stops_until_restored_bronze_has_caught_up(lake: Lake) -> None:
+    def live(target: SilverTarget) -> dict[int, int]:
+        return {row["id"]: row["n"] for row in table_rows(target.path) if not row["__deleted"]}
+
+    def check() -> None:
+        assert [live(target) for target in lake.targets] == [lake.source] * len(lake.targets)
+
+    put_back = lake.back_up("bronze")
+    lake.change(1, 4)
+    lake.delete(2)
+    lake.land()
+    lake.fold()
+    put_back()
+
+    stopped = lake.run_silver()
+    planned = plan(lake.config, ["*"], lake.spark, source=lake.broker)
+
+    (rebuilt, *_) = run_rebuild(lake.config, ["*"], lake.spark, options=RebuildOptions(is_dry=True)).tables
+
+    assert stopped.exit_code == 20
+    errors = [done.error for done in stopped.tables if done.error]
+    assert [(error.code, error.retryable) for error in errors] == [("CDC-404", True)] * len(lake.targets)
+    assert "partition 0: 3 of 6" in errors[0].message and "run silver --table" in errors[0].message
+    assert [reason for reason in planned.refused if "lacks records that silver has merged" in reason]
+    assert [warning for warning in rebuilt.warnings if "lacks records that silver has merged" in warning]
+    check()
+    accepted = run_silver(lake.config, ["*"], lake.spark, accept_loss=True)
+    assert accepted.exit_code == 0 and 2 in live(lake.targets[0])
+    lake.change(5)
+    lake.land()
+    lake.fold()
+    check()
 
 
 def test_silver_from_backup_catches_up_and_gold_is_refreshed(lake: Lake) -> None:

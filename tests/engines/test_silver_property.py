@@ -93,7 +93,12 @@ class Run:
         if table_type == "hudi-mor":
             properties = {"hoodie.compact.inline.max.delta.commits": self.compaction}
             held_in = held_in.model_copy(update={"properties": properties})
-        table = TableConfig(storage=(held_in,), **table_settings(self.settings), read={"on_log_reset": "warn"})
+        table = TableConfig(
+            storage=(held_in,),
+            **table_settings(self.settings),
+            read={"on_log_reset": "warn"},
+            quality={"on_unusable_batch": "warn"},
+        )
         config = Config(lake=LakeConfig(root=str(root)), defaults=table)
         for number, batch in enumerate(self.batches):
             for index in batch:

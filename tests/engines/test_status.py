@@ -12,6 +12,7 @@ from support.lake import Lake
 from cdc_lake.config import Config, KafkaConfig, LakeConfig, TableConfig
 from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.fold.rules import MISSING, TOMBSTONE, TRUNCATE, WHOLE_TABLE_OPS, Event, Order, State, step
+from cdc_lake.operations import status as status_module
 from cdc_lake.operations import story as story_module
 from cdc_lake.operations.status import TableStatus, status
 from cdc_lake.operations.story import story
@@ -227,7 +228,7 @@ def test_status_without_kafka_reports_table_state(spark: SparkSession, tmp_path:
     stopped = status(Config(lake=LakeConfig(root=str(tmp_path)), kafka=kafka), ["*"], spark)
 
     assert found.broker_error and "does not answer" in found.broker_error
-    assert stopped.broker_error and "no embedded servers have been started" in stopped.broker_error
+    assert stopped.broker_error and "are not running" in stopped.broker_error
     assert stopped.tables[0] == found.tables[0]
     bronze, silver = found.tables
     assert (bronze.commit, bronze.behind_records) == (1, None)
@@ -239,3 +240,11 @@ def test_status_without_kafka_reports_table_state(spark: SparkSession, tmp_path:
         behind_records=1,
         behind_seconds=silver.behind_seconds,
     )
+
+
+@pytest.mark.core
+def test_status_without_lake_and_kafka_names_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_module, "build_session", None)
+
+    with pytest.raises(InfrastructureError, match=r"Kafka at nowhere: .* and there is no table in .*bronze yet; wait"):
+        status(config(tmp_path), ["*"], source=Down())  # type: ignore[arg-type]

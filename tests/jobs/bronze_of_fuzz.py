@@ -55,7 +55,11 @@ def land(
 ) -> dict[str, Any]:
     """Land and fold the records of one topic in a separate lake; the failures."""
     root = f"{config.lake.root}/{name}"
-    table = TableConfig(**settings, read={"max_records_per_batch": BATCH, "max_record_bytes": 1_000_000})
+    table = TableConfig(
+        **settings,
+        read={"max_records_per_batch": BATCH, "max_record_bytes": 1_000_000},
+        quality={"on_unusable_batch": "warn"},
+    )
     config = config.model_copy(update={"lake": LakeConfig(root=root), "defaults": table})
     broker, good, total = FakeBroker(), {}, 0
     for offset, one in enumerate(sent):

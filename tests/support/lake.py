@@ -84,7 +84,8 @@ class Lake:
         self._spark = spark
         self._topic = topic
         self._config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(**settings))
-        self._landing = Config(lake=LakeConfig(root=str(root)))
+        lenient = TableConfig(quality={"on_unusable_batch": "warn"})
+        self._landing = Config(lake=LakeConfig(root=str(root)), defaults=lenient)
         folder = topic.table.replace(".", "/")
         self.broker = FakeBroker()
         self.bronze = DeltaLakeTable(spark, f"{root}/bronze/{folder}")

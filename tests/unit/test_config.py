@@ -103,6 +103,15 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
         load_config(tmp_path / "nowhere.yml")
 
 
+def test_percent_sign_in_the_root_causes_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = load_config(written(tmp_path, 'lake: {root: "/data/100%25"}'))
+
+    (warned,) = config.lake.warnings
+    assert warned.startswith("lake.root: delta-rs decodes `%` in paths")
+    assert [record.getMessage().endswith(warned) for record in caplog.records] == [True]
+    assert load_config(written(tmp_path, "lake: {root: /data/lake}")).lake.warnings == []
+
+
 def test_unknown_key_is_named_with_file_and_nearest_key(tmp_path: Path) -> None:
     said = refused(tmp_path, "kafka: {bootstrap_server: 'b:1'}")
 

@@ -99,3 +99,23 @@ def test_commits_with_the_fields_of_all_layers_are_read() -> None:
     found = Progress.from_metadata(text)
 
     assert found == SilverProgress(run_id="r", nonce="n", commit=4, sources={"bronze-id": 7}, keys=("id",))
+
+
+@pytest.mark.parametrize(
+    ("merged", "bronze", "behind"),
+    [
+        ({"a": {0: 5, 1: 7}}, {"a": {0: 5, 1: 8}}, {}),
+        ({"a": {0: 5, 1: 7}}, {"a": {0: 4, 1: 7}}, {0: (4, 5)}),
+        ({"a": {0: 5, 1: 7}}, {"a": {0: 5}}, {1: (0, 7)}),
+        ({"a": {0: 5}, "b": {0: 2}}, {"a": {0: 5}}, {0: (0, 2)}),  # from before the topic was re-created
+        ({"a": {0: 5}}, {"a": {0: 3}, "b": {0: 1}}, {}),  # bronze has a new topic since, with an accepted loss
+        ({"a": {0: 5}}, {"b": {0: 1}}, {}),  # a new bronze table of a new topic
+        ({}, {"a": {0: 1}}, {}),
+    ],
+)
+def test_silver_is_ahead_of_a_restored_bronze(
+    merged: dict[str, dict[int, int]], bronze: dict[str, dict[int, int]], behind: dict[int, tuple[int, int]]
+) -> None:
+    silver = SilverProgress(run_id="r", commit=1, offsets=merged)
+
+    assert silver.ahead_of(BronzeProgress(run_id="r", commit=1, offsets=bronze)) == behind
