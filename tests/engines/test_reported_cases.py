@@ -9,8 +9,8 @@ A case is a file in tests/fixtures/reported/:
   {"$text": "..."}, {"$hex": "..."} or {"$avro": "kind:id", "data": ...}, which is framed with four bytes of id.
 - `tries`: what comes out with some `settings`, each on a new lake: `live`, all rows that are not deleted, with some of
   their columns ("a.b" is a field of a struct); `quarantined`, "partition@offset" -> a part of the reason; `warning`, a
-  part of one. With a `cure`, these settings are added after the last batch, and the quarantined records are replayed and merged; `live` and
-  `quarantined` are what comes out then.
+  part of one. With a `cure`, these settings are added after the last batch, and the quarantined records are replayed
+  and merged; the others are what comes out then.
 """
 
 import json

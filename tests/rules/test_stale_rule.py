@@ -1,8 +1,8 @@
-"""Cases of `fold.rules.is_stale`."""
+"""Cases of `fold.rules`: `is_stale`, `is_outdated`, and key changes that are replayed."""
 
 import pytest
 
-from cdc_lake.fold.rules import Order, is_stale
+from cdc_lake.fold.rules import SHARED, Event, Order, State, is_outdated, is_stale, step
 
 pytestmark = pytest.mark.core
 
@@ -73,3 +73,52 @@ def test_positions_compare_as_numbers_most_significant_first() -> None:
 
     assert is_stale(Order([9, 4], "d", 100), last)
     assert not is_stale(Order([10, 0], "d", 100), last)
+
+
+@pytest.mark.parametrize("ts_ms", [99, 100, 101, None])
+def test_events_of_one_group_follow_log_order(ts_ms: int | None) -> None:
+    last = Order([9, SHARED], "d", 100)
+
+    assert not is_stale(Order([9, SHARED], "d", ts_ms), last)
+    assert is_stale(Order([8, SHARED], "d", 100), last)
+    assert not is_stale(Order([10, SHARED], "d", 99), last)
+
+
+@pytest.mark.parametrize(
+    ("row", "log_may_reset", "outdated"),
+    [
+        (Order([9], "d", 99), False, True),
+        (Order([9], "d", 101), False, True),  # the connector's clock says nothing
+        (Order([9], "d", 101), True, False),  # the source was restored
+        (Order([9], "d", 100), True, True),
+        (Order([9], "d", None), True, True),
+        (Order([10], "d", 99), False, False),
+        (Order([11], "d", 99), False, False),
+        (Order([9], "another", 99), False, False),
+        (Order(None, "d", 99), False, False),
+    ],
+)
+def test_snapshot_row_is_outdated_if_its_position_is_older(row: Order, log_may_reset: bool, outdated: bool) -> None:
+    assert is_outdated(row, LAST, log_may_reset=log_may_reset) is outdated
+    assert not is_outdated(row, None, log_may_reset=log_may_reset)
+    assert not is_outdated(row, Order(None, "d", 100), log_may_reset=log_may_reset)
+
+
+def test_replayed_key_change_of_a_group_keeps_the_values_of_its_row() -> None:
+    """Also when silver has forgotten the values that the old key left."""
+    order, state = Order([9, SHARED], "d", 100), State()
+    step(state, Event((1,), "c", order, {"n": 1, "body": "a"}, key_change="1 to 2"), hard=True)
+
+    step(state, Event((2,), "c", order, {"n": 1}, key_change="1 to 2"), hard=True)
+
+    assert state.values == {"n": 1, "body": "a"}
+
+
+def test_key_change_to_a_live_row_begins_a_new_lifetime() -> None:
+    """The delete of the row before it was lost."""
+    state = State()
+    step(state, Event((1,), "c", Order([9, SHARED], "d", 100), {"n": 1, "body": "a"}), hard=True)
+
+    step(state, Event((2,), "c", Order([10, SHARED], "d", 100), {"n": 2}, key_change="1 to 2"), hard=True)
+
+    assert (state.values, state.moved_by) == ({"n": 2}, "1 to 2")
