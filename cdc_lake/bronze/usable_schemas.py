@@ -114,6 +114,7 @@ def describe_reference(reference: str) -> str:
     """A reference in words, for messages."""
     kind = reference.partition(":")[0]
     words = {"id4": "schema id", "id8": "schema id", "contentId": "content id", "globalId": "global id", "id": "id"}
+    words[framing.EXT_JSON] = "Apicurio's ExtJsonConverter wrapped the record: its schemaId"
     return f"{words.get(kind, kind)} {framing.id_of(reference)}"
 
 
