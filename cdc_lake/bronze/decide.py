@@ -20,6 +20,7 @@ from cdc_lake.decode.envelope import (
     ROW_OPS,
     TOMBSTONE,
     TRUNCATE,
+    before_fields,
     before_row_of,
     is_of_signal_table,
     metadata,
@@ -86,7 +87,7 @@ def with_decision(
         values.known,
         body=bodies["value"],
         named=F.col("value_reference"),
-        before=typed is not None or bool(key_columns or sequence_by),
+        before=None if typed is not None or key_columns is None else (*key_columns, *filter(None, [sequence_by])),
     )
     value_result = value_layouts.chosen(partial(_value_result, sequence_by=sequence_by))
     records = records.withColumns(
@@ -121,7 +122,8 @@ def _chosen_key_result(keys: DecodedLayouts, values: DecodedLayouts, key_columns
         if not (found and key_columns):
             return None
         nulls = (
-            F.when(found.value[name].isNull(), f"`{name}`, a column of `merge.keys`, is null") for name in key_columns
+            F.when(found.value[name].isNull(), f"`{name}`, a column of `merge.keys`, is null or missing")
+            for name in key_columns
         )
         return _key_result(found, F.coalesce(*nulls))
 
@@ -225,11 +227,10 @@ def _long_number(one: DecodedLayout) -> Column:
     """Which number in a value's row is too long to be written out, string; null if none is."""
     if shape_of(one.tree) == "control":
         return F.lit(None).cast("string")
-    rows = [row_of(one.tree, one.value)]
+    rows = [(row_of(one.tree, one.value), row_fields(one.tree))]
     if shape_of(one.tree) == "envelope" and "before" in fields(one.tree):
-        rows.append(before_row_of(one.tree, one.value))
-    columns = row_fields(one.tree).items()
-    return number_problem([(name, tree, row[name]) for row in rows for name, tree in columns])
+        rows.append((before_row_of(one.tree, one.value), before_fields(one.tree)))
+    return number_problem([(name, tree, row[name]) for row, columns in rows for name, tree in columns.items()])
 
 
 def _problem(keys: Schemas, values: Schemas, key_columns: Sequence[str] | None) -> Column:

@@ -11,7 +11,7 @@ from cdc_lake.decode import framing
 from cdc_lake.decode import json as json_format
 
 _MAX_REFERENCE, _MAX_JSON_REFERENCE = 1 << 10, 64 << 10
-"""Maximum length of a reference. References of JSON without a schema list its fields."""
+"""Maximum length of a reference, and of the names of the fields of JSON without a schema."""
 
 
 def with_frames(
@@ -19,6 +19,7 @@ def with_frames(
     *,
     key_framing: str | None = "auto",
     value_framing: str = "auto",
+    declared: Collection[str] = (),
     max_bytes: int,
     of_files: bool = False,
 ) -> DataFrame:
@@ -27,6 +28,7 @@ def with_frames(
     Args:
         records: Kafka's columns.
         key_framing, value_framing: the frame in the settings, or `auto`; None for keys that are not decoded.
+        declared: the columns in the settings.
         max_bytes: keys, values and headers that are larger become null.
         of_files: whether the records come from files.
 
@@ -50,7 +52,7 @@ def with_frames(
         {
             f"{side}_framing": F.lit(None).cast("string")
             if fixed is None
-            else framing.framing(F.col(side), headers, side, fixed, of_files=of_files)
+            else framing.framing(F.col(side), headers, side, fixed, declared=declared, of_files=of_files)
             for side, fixed in settings
         }
     )
@@ -101,19 +103,22 @@ def with_references(
     *,
     key_framing: str | None = "auto",
     value_framing: str = "auto",
+    declared: Collection[str] = (),
 ) -> DataFrame:
     """Extract the references by which keys and values name their schemas.
 
     Args:
         records: the columns of `with_frames`.
         frames: the frames to read; other frames are not planned for, and their records get no reference.
-        key_framing, value_framing: as passed to `with_frames`.
+        key_framing, value_framing, declared: as passed to `with_frames`.
 
-    Columns out: all, and `key_reference`, `value_reference`, `frame_problem` string, `is_tombstone` boolean.
+    Columns out: all, and `key_reference`, `value_reference`, `frame_problem` string, `is_tombstone` boolean; if JSON is
+    among the frames, `value_names` string, the names of the row's fields of JSON without a schema.
     """
     fixed = {"key": key_framing, "value": value_framing}
     sides: tuple[framing.Side, ...] = ("value", "key")
-    references, short, problems = {}, {}, []
+    references, short, problems, texts = {}, {}, [], dict[framing.Side, Column]()
+    has_json = not set(framing.TEXTS).isdisjoint(frames)
     for side in sides:
         configured = fixed[side]
         if configured is None:
@@ -121,29 +126,36 @@ def with_references(
             continue
         data, frame, reference = F.col(side), F.col(f"{side}_framing"), F.col(f"{side}_reference")
         found = framing.reference(data, F.col("headers"), side, frame, frames)
-        if framing.JSON in frames:
+        is_json, json_problem = frame.isin(framing.JSON, framing.PAYLOAD), F.lit(None)
+        if has_json:
+            texts[side] = text = framing.body(data, frame, frames).cast("string")
             plain = configured == framing.JSON
-            text = json_format.reference(data.cast("string"), side, plain=plain)
-            found = F.when(frame == framing.JSON, text).otherwise(found)
+            by_text = json_format.reference(text, side, plain=plain, declared=declared)
+            found = F.when(is_json, by_text).otherwise(found)
+            json_problem = F.when(is_json & reference.isNull(), json_format.problem(text, declared))
         references[f"{side}_reference"] = found
-        most = F.when(frame == framing.JSON, _MAX_JSON_REFERENCE).otherwise(_MAX_REFERENCE)
+        most = F.when(is_json, _MAX_JSON_REFERENCE).otherwise(_MAX_REFERENCE)
         is_short = F.length(reference) <= most
         too_long = F.when(~is_short, F.format_string("the reference to its schema has more than %d characters", most))
-        problem = F.coalesce(too_long, framing.frame_problem(side, frame, reference, frames, configured))
+        problem = F.coalesce(too_long, json_problem, framing.frame_problem(side, frame, reference, frames, configured))
         problems.append(about(side, problem))
         short[f"{side}_reference"] = F.when(is_short, reference)
     is_tombstone = F.col("value").isNull() & F.col("too_large").isNull()
-    if framing.JSON in frames:
-        is_null = json_format.is_null(F.col("value").cast("string"))
-        is_tombstone = is_tombstone | ((F.col("value_framing") == framing.JSON) & is_null)
+    if has_json:
+        is_null = F.col("value_framing").isin(*framing.TEXTS) & json_format.is_null(texts["value"])
+        is_tombstone = is_tombstone | is_null
         references["value_reference"] = F.when(~F.col("is_tombstone"), references["value_reference"])
         problems[0] = F.when(~F.col("is_tombstone"), problems[0])
-    return (
-        records.withColumn("is_tombstone", F.coalesce(is_tombstone, F.lit(False)))
-        .withColumns(references)
-        .withColumn("frame_problem", F.coalesce(*problems))
-        .withColumns(short)
-    )
+    records = records.withColumn("is_tombstone", F.coalesce(is_tombstone, F.lit(False))).withColumns(references)
+    if has_json:
+        names = json_format.row_names(texts["value"], F.col("value_reference"))
+        records = records.withColumn("value_names", names)
+        are_short = F.coalesce(F.length("value_names") <= _MAX_JSON_REFERENCE, F.lit(True))
+        short["value_reference"] = F.when(are_short, short["value_reference"])
+        short["value_names"] = F.when(are_short, F.col("value_names"))
+        reason = f"value: the names of its fields have more than {_MAX_JSON_REFERENCE} characters"
+        problems.append(F.when(~are_short, reason))
+    return records.withColumn("frame_problem", F.coalesce(*problems)).withColumns(short)
 
 
 def about(part: str, problem: Column) -> Column:

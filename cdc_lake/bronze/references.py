@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 from cdc_lake.bronze.explain import reads
 from cdc_lake.bronze.usable_schemas import describe_reference
-from cdc_lake.decode.framing import NUMBERED, id_of
+from cdc_lake.decode.framing import EXT_JSON, NUMBERED, id_of
 from cdc_lake.decode.records import WriterSchema
 from cdc_lake.decode.schemas import SchemaError
 
@@ -68,7 +68,7 @@ def owner_of(schema: WriterSchema) -> str | None:
     """What a schema's record is named after; for Debezium, the table. None for control records and unnamed ones."""
     try:
         tree = schema.tree
-        if tree["type"] != "record" or schema.format not in ("avro", "connect", "json-schema"):
+        if tree["type"] != "record" or schema.format not in ("avro", "connect", "kconnect", "json-schema"):
             return None
         if schema.shape == "control":
             return None
@@ -182,7 +182,8 @@ def _reject_foreign_schemas(chosen: Mapping[str, Sequence[WriterSchema]], names:
             has_kinds = frame in NUMBERED and found.kinds.get(frame) != "id"
             found.problems[reference] = _foreign_schema(reference, several[0], has_kinds=has_kinds)
         else:
-            found.problems[reference] = f"{describe_reference(reference)} is not in the registry"
+            cure = ": check registry.url and registry.ids" if reference.startswith(EXT_JSON) else ""
+            found.problems[reference] = f"{describe_reference(reference)} is not in the registry{cure}"
 
 
 def _foreign_schema(reference: str, schema: WriterSchema, *, has_kinds: bool) -> str:

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.bronze.decide import with_decision
 from cdc_lake.bronze.frames import with_frames, with_references, with_unpacked_bytes
+from cdc_lake.bronze.json_fields import JsonFields, by_reference, fields_by_reference, in_hudi
 from cdc_lake.bronze.primary_key import primary_key
 from cdc_lake.bronze.references import Names, Resolution, resolve
 from cdc_lake.bronze.schema_source import SchemaSource
@@ -18,7 +19,7 @@ from cdc_lake.config import TableConfig
 from cdc_lake.decode import json as json_format
 from cdc_lake.decode.column_mapping import ColumnMapping
 from cdc_lake.decode.envelope import is_of_signal_table, row_fields, shape_of
-from cdc_lake.decode.framing import DECLARED, GLUE_ZLIB, JSON, NUMBERED, Side
+from cdc_lake.decode.framing import COMMON, DECLARED, GLUE_ZLIB, JSON, NUMBERED, Side
 from cdc_lake.decode.identity import Identity, identity
 from cdc_lake.decode.key import key_fields, key_tree_from_row
 from cdc_lake.decode.types import stored_types
@@ -40,6 +41,7 @@ class ScanSummary:
         unpacked_bytes: size of compressed bodies after they are unpacked.
         references: the references to schemas, by side: of each partition the lowest, up to one more than a batch may
             have, so that what the driver collects is bounded.
+        fields: by reference, the fields of JSON without a schema, likewise.
         frames: the frames of the records.
         first_is_tombstone: the partitions whose first record has no value.
         last: the last record of each partition, unless it is too large.
@@ -50,6 +52,7 @@ class ScanSummary:
     header_bytes: int
     unpacked_bytes: int
     references: Mapping[Side, set[str]]
+    fields: Mapping[str, set[str]]
     frames: set[str]
     first_is_tombstone: set[int]
     last: Mapping[int, Identity]
@@ -77,10 +80,11 @@ def scan_records(records: DataFrame, settings: TableConfig, *, of_files: bool = 
     framings: dict[str, Any] = {
         "key_framing": settings.key.wire_format if settings.key_of_rows == () else None,
         "value_framing": settings.value.wire_format,
+        "declared": settings.value.columns,
     }
     framed = with_frames(records, **framings, max_bytes=settings.read.max_record_bytes, of_files=of_files)
-    records, summary = _persist(with_references(framed, NUMBERED, **framings))
-    if not summary.frames <= set(NUMBERED):
+    records, summary = _persist(with_references(framed, COMMON, **framings))
+    if not summary.frames <= set(COMMON):
         records.unpersist()
         if GLUE_ZLIB in summary.frames:
             framed = with_unpacked_bytes(framed, settings.read.max_record_bytes)
@@ -111,6 +115,7 @@ def _summarize(records: DataFrame) -> ScanSummary:
                 "last"
             ),
             *(column.alias(name) for name, column in sets.items()),
+            fields_by_reference(records).alias("fields"),
         )
         .withColumns({f"{side}_reference": _lowest(F.col(f"{side}_reference")) for side in SIDES})
         .collect()
@@ -121,6 +126,7 @@ def _summarize(records: DataFrame) -> ScanSummary:
         header_bytes=sum(row["header_bytes"] for row in found),
         unpacked_bytes=sum(row["unpacked_bytes"] for row in found),
         references={side: {one for row in found for one in row[f"{side}_reference"]} for side in SIDES},
+        fields=by_reference(one for row in found for one in row["fields"]),
         frames={one for row in found for side in SIDES for one in row[f"{side}_framing"]},
         first_is_tombstone={row["partition"] for row in found if row["first_is_tombstone"]},
         last={row["partition"]: Identity.model_validate(row["last"].asDict()) for row in found if row["last"]},
@@ -143,11 +149,13 @@ class ResolvedSchemas:
     """The schemas that keys and values were written with.
 
     Attributes:
+        fields: the fields of JSON without a schema, which give values their final reference.
         kinds, owners, key: see `BronzeProgress`.
     """
 
     keys: Schemas
     values: Schemas
+    fields: JsonFields
     kinds: Mapping[str, str]
     owners: Mapping[str, tuple[str, ...]]
     key: Mapping[str, str]
@@ -181,9 +189,12 @@ def resolve_schemas(
     """
     kinds, owners = dict(before.kinds), dict(before.owners)
     schemas: dict[Side, Schemas] = {}
+    fields = JsonFields.of(records, summary.references["value"], summary.fields, settings)
+    records = fields.applied(records)
     for side in SIDES:
-        source = SchemaSource(records, summary.frames, files, settings, side)
-        references = _limited(records, summary.references[side], files, side)
+        source = SchemaSource(records, summary.frames, files, settings, side, fields)
+        sent = fields.references(records, summary.references[side], side)
+        references = _limited(records, sent, files, side)
         known_kinds = {frame: kind for of, kind in kinds.items() for s, _, frame in [of.partition(".")] if s == side}
         found = resolve(
             references,
@@ -198,14 +209,14 @@ def resolve_schemas(
             files.check_has_content(source.asked)
         kinds |= {f"{side}.{frame}": kind for frame, kind in found.kinds.items()}
         owners |= {side: found.owners} if found.owners else {}
-        are_all = len(references) == len(summary.references[side])
-        schemas[side] = _usable(found, side, settings, records.sparkSession, are_all)
+        found.problems |= fields.problems
+        schemas[side] = _usable(found, side, settings, records.sparkSession, len(references) == len(sent))
     key: Mapping[str, str] = before.key
     if settings.key_of_rows is not None:
         key_side: Side = "value" if settings.key_of_rows else "key"
         key, others = _primary_key(records, schemas[key_side], key_side, settings, key, takes_any=takes_any_key)
         schemas[key_side] = schemas[key_side].without(others, _other_key(key))
-    return ResolvedSchemas(schemas["key"], schemas["value"], kinds, owners, key)
+    return ResolvedSchemas(schemas["key"], schemas["value"], fields, kinds, owners, key)
 
 
 def _usable(found: Resolution, side: Side, settings: TableConfig, spark: SparkSession, are_all: bool) -> Schemas:
@@ -218,7 +229,7 @@ def _usable(found: Resolution, side: Side, settings: TableConfig, spark: SparkSe
         sequence_by=settings.merge.sequence_by,
         spark=spark,
         column_mapping=ColumnMapping(settings.schema_.exclude, settings.schema_.rename),
-        in_hudi=any(one.format == "hudi" for one in settings.storage),
+        in_hudi=in_hudi(settings),
         are_all=are_all,
     )
 
@@ -295,7 +306,7 @@ def decide(
 ) -> DataFrame:
     """Decide the status of each record; see `with_decision`."""
     return with_decision(
-        records,
+        resolved.fields.applied(records),
         resolved.keys,
         resolved.values,
         summary.frames,

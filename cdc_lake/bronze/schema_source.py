@@ -9,6 +9,7 @@ from fastavro.schema import to_parsing_canonical_form
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from cdc_lake.bronze.json_fields import JsonFields
 from cdc_lake.config import TableConfig
 from cdc_lake.decode import json as json_format
 from cdc_lake.decode.framing import CSV, STRING, Side, body
@@ -25,13 +26,20 @@ class SchemaSource:
     """Finds the schemas of one side's references."""
 
     def __init__(
-        self, records: DataFrame, frames: Collection[str], files: SchemaFiles, settings: TableConfig, side: Side
+        self,
+        records: DataFrame,
+        frames: Collection[str],
+        files: SchemaFiles,
+        settings: TableConfig,
+        side: Side,
+        fields: JsonFields,
     ) -> None:
         self._records = records
         self._frames = frames
         self._files = files
         self._settings = settings
         self._side = side
+        self._fields = fields
         self.asked: list[tuple[str, str]] = []
 
     def look_up(self, kind: str, schema_id: str) -> Sequence[WriterSchema]:
@@ -88,8 +96,7 @@ class SchemaSource:
         return {name: columns.get(name, "string") for name in keys or ("key",)}
 
     def _plain(self, schema_id: str) -> WriterSchema:
-        shape, _, names = schema_id.partition(":")
-        listed = json.loads(names)
+        shape, listed = self._fields.read_by(schema_id)
         declared = {name: kind for name, kind in self._settings.value.columns.items() if name in listed}
         return WriterSchema(schema_text("json", shape=shape, names=listed, columns=declared))
 

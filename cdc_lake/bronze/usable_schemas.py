@@ -118,6 +118,7 @@ def describe_reference(reference: str) -> str:
     if kind == json_format.CONNECT_REFERENCE:
         return f"embedded schema {framing.id_of(reference)[:_HASH_DIGITS]}"
     words = {"id4": "schema id", "id8": "schema id", "contentId": "content id", "globalId": "global id", "id": "id"}
+    words[framing.EXT_JSON] = "Apicurio's ExtJsonConverter wrapped the record: its schemaId"
     return f"{words.get(kind, kind)} {framing.id_of(reference)}"
 
 

@@ -134,13 +134,14 @@ def is_of_signal_table(tree: Tree) -> bool:
     return tree["type"] == "record" and _SIGNAL_TABLE_RECORD.fullmatch(tree["name"]) is not None
 
 
-def pruned_schema(tree: Tree, *, before: bool = False, columns: Collection[str] | None = None) -> Tree:
+def pruned_schema(tree: Tree, *, before: Collection[str] | None = (), columns: Collection[str] | None = None) -> Tree:
     """The part of a value's schema that is read: unused fields of an envelope's `source` are skipped.
 
     Of a control record, only the fields with its op.
 
     Args:
-        before: whether to read the row before the change, too.
+        before: the columns to read of the row before the change; all, if none. Debezium fills the others with defaults
+            that may not fit their types.
         columns: the row's columns to read; all, if none.
     """
     shape, parts = shape_of(tree), fields(tree)
@@ -151,8 +152,8 @@ def pruned_schema(tree: Tree, *, before: bool = False, columns: Collection[str] 
     source = non_null(parts["source"])
     kept = {name: part for name, part in fields(source).items() if name in _SOURCE_FIELDS}
     pruned = {"after": _cut(parts["after"], columns), "op": parts["op"], "source": record(source["name"], kept)}
-    if before and "before" in parts:
-        pruned["before"] = _cut(parts["before"], columns)
+    if before != () and "before" in parts and non_null(parts["before"])["type"] == non_null(parts["after"])["type"]:
+        pruned["before"] = _cut(parts["before"], before)
     return record(tree["name"], pruned)
 
 
@@ -168,8 +169,7 @@ def _cut(row: Tree, columns: Collection[str] | None) -> Tree:
 def row_fields(tree: Tree) -> dict[str, Tree]:
     """The source table's columns in a value's schema, in the source's order."""
     if shape_of(tree) == "envelope":
-        after = fields(tree)["after"]
-        return {DOCUMENT: after} if _is_document(after) else fields(non_null(after))
+        return _columns(fields(tree)["after"])
     return {name: part for name, part in fields(tree).items() if not _is_flat_metadata(name)}
 
 
@@ -228,13 +228,22 @@ def before_row_of(tree: Tree, decoded: Column) -> Column:
     return _row_in(tree, decoded, "before") if "before" in fields(tree) else F.lit(None)
 
 
+def before_fields(tree: Tree) -> dict[str, Tree]:
+    """The columns of an envelope's row before the change that are read."""
+    before = fields(tree).get("before")
+    return {} if before is None else _columns(before)
+
+
 def row_or_before(tree: Tree, decoded: Column, columns: Sequence[str]) -> Column:
     """A struct of some of the row's columns; of an envelope's delete, from the row before it."""
     row = row_of(tree, decoded)
     if shape_of(tree) != "envelope" or "before" not in fields(tree):
         return row
-    was = before_row_of(tree, decoded)
-    return F.struct(*(F.when(row.isNull(), was[name]).otherwise(row[name]).alias(name) for name in columns))
+    was, known = before_row_of(tree, decoded), before_fields(tree)
+    values = {
+        name: F.when(row.isNull(), was[name]).otherwise(row[name]) if name in known else row[name] for name in columns
+    }
+    return F.struct(*(value.alias(name) for name, value in values.items()))
 
 
 def _row_in(tree: Tree, decoded: Column, name: str) -> Column:
@@ -277,6 +286,10 @@ def _is_document(after: Tree) -> bool:
 def _has_cells(tree: Tree) -> bool:
     """Whether a value is Cassandra's."""
     return any(is_cell(non_null(part)) for part in row_fields(tree).values())
+
+
+def _columns(row: Tree) -> dict[str, Tree]:
+    return {DOCUMENT: row} if _is_document(row) else fields(non_null(row))
 
 
 def _is_flat_metadata(name: str) -> bool:

@@ -18,13 +18,24 @@ Side = Literal["key", "value"]
 ID4, ID8, APICURIO, CONFLUENT = "id4", "id8", "apicurio", "confluent"
 GLUE, GLUE_ZLIB, SINGLE_OBJECT, BARE = "glue", "glue-zlib", "single-object", "bare"
 JSON, CSV, STRING = "json", "csv", "string"
+PAYLOAD, EXT_JSON = "json-payload", "ext-json"
 FILE = "file"
 
-NUMBERED = (ID4, ID8)
+COMMON = (ID4, ID8)
+"""The frames of nearly all topics."""
+NUMBERED = (*COMMON, EXT_JSON)
 """Frames with a bare number: the registry's type, or the record itself, decides which kind of ID it is."""
+TEXTS = (JSON, PAYLOAD, EXT_JSON)
+"""Frames of JSON: the record itself, or wrapped in an object without a schema, or with the ID of a schema."""
 DECLARED = (BARE, CSV, STRING)
 """Frames without a reference: their schema is declared in the settings."""
 
+_WRAPPED: Final = {
+    PAYLOAD: r'^\s*\{\s*(?:"schema"\s*:\s*null\s*,\s*)?"payload"\s*:',
+    EXT_JSON: r'^\s*\{\s*"schemaId"\s*:\s*([0-9]{1,18})\s*,\s*"payload"\s*:',
+}
+"""What comes before the body; the schema's ID is group 1."""
+_WRAPPER_END: Final = r'(?:,\s*"schema"\s*:\s*null\s*)?\}\s*\z'
 _BODY_STARTS: Final = {ID4: 6, ID8: 10, GLUE: 19, GLUE_ZLIB: 19, SINGLE_OBJECT: 11}
 """Where the body starts, counted from 1; in other frames it is everything."""
 _MAGIC: Final = {ID4: b"\0", ID8: b"\0", GLUE: b"\x03\0", GLUE_ZLIB: b"\x03\5", SINGLE_OBJECT: b"\xc3\x01"}
@@ -44,7 +55,15 @@ MAX_INFLATED_BYTES = 64 << 20
 """A body that decompresses to more than this is rejected."""
 
 
-def framing(data: Column, headers: Column, side: Side, configured: str = "auto", *, of_files: bool = False) -> Column:
+def framing(
+    data: Column,
+    headers: Column,
+    side: Side,
+    configured: str = "auto",
+    *,
+    declared: Collection[str] = (),
+    of_files: bool = False,
+) -> Column:
     """The name of the frame; null if there are no bytes, or no known frame matches.
 
     Headers take precedence: a body that headers describe may start with a byte that looks like a frame.
@@ -52,40 +71,45 @@ def framing(data: Column, headers: Column, side: Side, configured: str = "auto",
     Args:
         data: the key or the value.
         configured: the frame set for the table, or `auto`.
+        declared: the columns in the settings. If `payload` is one of them, it does not wrap a value.
         of_files: whether the records come from files. Only then is our own header used: in Kafka it is someone else's.
     """
     magic = {name: F.startswith(data, F.lit(start)) for name, start in _MAGIC.items()}
     is_long_id = F.startswith(data, F.lit(bytes(5))) & (F.length(data) >= _BODY_STARTS[ID8] - 1)
-    by_bytes = F.lit(configured)
+    json = F.lit(JSON) if "payload" in declared else F.coalesce(_wrapper(data.cast("string")), F.lit(JSON))
+    by_bytes = json if configured == JSON else F.lit(configured)
     if configured == "auto":
         by_bytes = F.when(is_long_id, ID8)
         for name in (ID4, GLUE, GLUE_ZLIB, SINGLE_OBJECT):
             by_bytes = by_bytes.when(magic[name], name)
-        by_bytes = by_bytes.when(F.startswith(data, F.lit(b"{")), JSON)
+        is_encoded_twice = F.startswith(data, F.lit(b'"{'))
+        by_bytes = by_bytes.when(F.startswith(data, F.lit(b"{")), json).when(is_encoded_twice, JSON)
     return F.when(data.isNotNull(), F.coalesce(_frame_of_headers(headers, side, of_files), by_bytes))
 
 
 def reference(data: Column, headers: Column, side: Side, frame: Column, frames: Collection[str]) -> Column:
     """How the bytes identify their schema, `<kind>:<id>`; null if they do not.
 
-    Kinds: `id4` and `id8`, a registry's number in hexadecimal digits; `contentId`, `globalId`, `contentHash`,
-    `artifact` (group, artifact and version, each percent-encoded), from Apicurio's headers; `guid`; `glue`; `crc`, an
-    Avro fingerprint; `file`, one of ours; `declared`. JSON contains its schema's reference, see `decode.json`.
+    Kinds: `id4`, `id8` and `ext-json`, a registry's number in hexadecimal digits; `contentId`, `globalId`,
+    `contentHash`, `artifact` (group, artifact and version, each percent-encoded), from Apicurio's headers; `guid`;
+    `glue`; `crc`, an Avro fingerprint; `file`, one of ours; `declared`. JSON contains its schema's reference, see
+    `decode.json`.
 
     Args:
         data: the key or the value.
         frame: the name of its frame.
         frames: the frames to plan for.
     """
-    glue = F.concat(F.lit("glue:"), _uuid(F.substring(data, 3, 16)))
+    glue, text = F.concat(F.lit("glue:"), _uuid(F.substring(data, 3, 16))), data.cast("string")
     by_frame = {
         **{
             name: F.when(
                 F.length(data) >= _BODY_STARTS[name],
                 F.concat(F.lit(f"{name}:"), F.hex(F.substring(data, 2, _BODY_STARTS[name] - 2))),
             )
-            for name in NUMBERED
+            for name in COMMON
         },
+        EXT_JSON: F.concat(F.lit(f"{EXT_JSON}:"), F.hex(F.regexp_extract(text, _WRAPPED[EXT_JSON], 1).cast("bigint"))),
         APICURIO: _apicurio_reference(headers, side),
         CONFLUENT: _confluent_reference(_header(headers, f"__{side}_schema_id")),
         FILE: F.concat(F.lit(f"{FILE}:"), _header(headers, FILE_HEADER.format(side)).cast("string")),
@@ -112,13 +136,19 @@ def body(data: Column, frame: Column, frames: Collection[str]) -> Column:
         frame: the name of its frame.
         frames: the frames of the rows; others are not planned.
     """
-    known = set(frames) & _BODY_STARTS.keys()
-    if not known:
+    known, wrapped = set(frames) & _BODY_STARTS.keys(), set(frames) & _WRAPPED.keys()
+    if not known | wrapped:
         return data
-    start = F.lit(1)
+    start, text = F.lit(1), data.cast("string")
     for name in sorted(known):
         start = F.when(frame == name, _BODY_STARTS[name]).otherwise(start)
-    found = F.call_function("substring", data, start, F.lit(1 << 30))
+    for name in sorted(wrapped):
+        start = F.when(frame == name, F.length(F.regexp_extract(text, _WRAPPED[name], 0)) + 1).otherwise(start)
+    length = F.lit(1 << 30)
+    if wrapped:
+        rest = F.length(data) - start + 1 - F.length(F.regexp_extract(text, _WRAPPER_END, 0))
+        length = F.when(frame.isin(*wrapped), rest).otherwise(length)
+    found = F.call_function("substring", data, start, length)
     if GLUE_ZLIB in known:
         # Spark has no function that decompresses, so only this frame goes through Python.
         packed = F.when(frame == GLUE_ZLIB, found)
@@ -175,8 +205,8 @@ def frame_problem(side: Side, frame: Column, named: Column, frames: Collection[s
             frame.isin(*_NAMED_IN_HEADERS) & named.isNull(),
             F.format_string("the headers of %s name no schema that can be looked up", frame),
         )
-    if JSON in frames:
-        problem = problem.when((frame == JSON) & named.isNull(), _json_problem(side, configured))
+    if not {JSON, PAYLOAD}.isdisjoint(frames):
+        problem = problem.when(frame.isin(JSON, PAYLOAD) & named.isNull(), _json_problem(side, configured))
     return problem
 
 
@@ -197,6 +227,24 @@ def _frame_of_headers(headers: Column, side: Side, of_files: bool) -> Column:
     is_confluent = F.exists(headers, lambda h: h["key"] == f"__{side}_schema_id")
     found = F.when(is_confluent, CONFLUENT).when(F.exists(headers, lambda h: is_apicurio(h["key"])), APICURIO)
     return found.when(F.exists(headers, lambda h: h["key"] == FILE_HEADER.format(side)), FILE) if of_files else found
+
+
+def _wrapper(text: Column) -> Column:
+    """The frame of a JSON text that wraps a value, string; null if it does not.
+
+    Sources: Apicurio's `PrettyFormatStrategy`; Connect's `JsonConverter`, which writes a null schema if there is none.
+    """
+    # Texts that do not begin like a wrapper are not parsed.
+    names = F.array_sort(F.array_distinct(F.json_object_keys(text)))
+    is_object = text.rlike(_WRAPPED[PAYLOAD] + r"\s*(?:\{|null\s*\}\s*\z)")
+    has_null_schema = (names == _names("payload", "schema")) & F.get_json_object(text, "$.schema").isNull()
+    is_payload = F.when(text.rlike(_WRAPPED[PAYLOAD]), ((names == _names("payload")) & is_object) | has_null_schema)
+    is_ext_json = F.when(text.rlike(_WRAPPED[EXT_JSON]), names == _names("payload", "schemaId"))
+    return F.when(is_ext_json, EXT_JSON).when(is_payload, PAYLOAD)
+
+
+def _names(*names: str) -> Column:
+    return F.array(*map(F.lit, names))
 
 
 def _header(headers: Column, name: str) -> Column:

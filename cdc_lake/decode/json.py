@@ -8,7 +8,7 @@ in the table's settings, or the values stay text. Sources: Kafka Connect's `Json
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import Column
@@ -17,10 +17,13 @@ from pyspark.sql.avro.functions import from_avro
 
 from cdc_lake.columns import quoted
 from cdc_lake.decode.framing import Side
+from cdc_lake.decode.positions import POSITION_FIELDS
 from cdc_lake.decode.schemas import MAX_TYPES, SchemaError
-from cdc_lake.decode.trees import Tree, decimal_size, fields, is_decimal, non_null
+from cdc_lake.decode.trees import Tree, decimal_size, duplicate_names, fields, is_decimal, non_null, record
 
 CONNECT_REFERENCE, PLAIN_REFERENCE = REFERENCES = "connect", "json"
+KEY, FLAT, ENVELOPE, DOCUMENT = "key", "flat", "envelope", "document"
+"""Shapes of JSON without a schema. The rows of MongoDB's envelopes are documents, each sent as one text."""
 
 _CONNECT_TYPES = {
     "boolean": {"type": "boolean"},
@@ -37,19 +40,23 @@ _CONNECT_TYPES = {
 }
 _JSON_TYPES = {"boolean": "boolean", "integer": "int64", "number": "float64", "string": "string"}
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
+_CLOUD_EVENT_CONTENT = frozenset({"data", "data_base64"})
 _CORRUPT = "__corrupt"
 _UNDECLARED_PRECISION = 64
 """What Connect's Avro converter writes for a decimal without a precision."""
 _SPARK_TYPES = {"boolean": "boolean", "int": "int", "long": "bigint", "float": "float", "double": "double"}
 
 
-def reference(text: Column, side: Side, *, plain: bool) -> Column:
-    """How a JSON text identifies its schema, `<kind>:<id>`; null if it is not a JSON object.
+def reference(text: Column, side: Side, *, plain: bool, declared: Collection[str] = ()) -> Column:
+    """How a JSON text identifies its schema, `<kind>:<id>`; null if it is not a JSON object, or has a `problem`.
 
-    `connect:<sha256 of the schema's text>`, or `json:<shape>:<sorted field names>` of a text without one.
+    `connect:<sha256 of the schema's text>`. Of a text without a schema, `json:key:<sorted field names>` for a key;
+    `json:<shape>` for a value, whose fields `row_names` lists; the shape of an envelope ends with the fields of its
+    source block that form a position, as in `json:envelope/lsn`.
 
     Args:
         plain: whether to accept a text without a schema. A stray one in a topic would add columns without a type.
+        declared: see `problem`.
     """
     names = F.json_object_keys(text)
     schema = embedded_schema(text)
@@ -57,29 +64,89 @@ def reference(text: Column, side: Side, *, plain: bool) -> Column:
     by_schema = F.when(is_connect, F.concat(F.lit(f"{CONNECT_REFERENCE}:"), F.sha2(schema, 256)))
     if not plain:
         return by_schema
+    if side == "key":
+        found = F.concat(F.lit(f"{PLAIN_REFERENCE}:{KEY}:"), F.to_json(F.array_sort(names)))
+        return by_schema.when(names.isNotNull(), found)
+    source = F.get_json_object(text, "$.source")
+    # A producer may leave out nulls, and so both rows. A table may have columns called `op` and `source`.
     is_envelope = (
         F.array_contains(names, "op")
-        & (F.array_contains(names, "after") | F.array_contains(names, "before"))
-        & F.get_json_object(text, "$.source").startswith("{")
+        & source.startswith("{")
+        & (F.arrays_overlap(names, F.array(F.lit("after"), F.lit("before"))) | source.contains('"connector":'))
     )
-    if side == "key":
-        shape, row = F.lit("key"), text
-    else:
-        shape = F.when(is_envelope, "envelope").otherwise("flat")
-        row = F.when(is_envelope, F.get_json_object(text, "$.after")).otherwise(text)
-    columns = F.to_json(F.coalesce(F.array_sort(F.json_object_keys(row)), F.array().cast("array<string>")))
-    return by_schema.when(names.isNotNull(), F.concat(F.lit(f"{PLAIN_REFERENCE}:"), shape, F.lit(":"), columns))
+    is_document = F.get_json_object(source, "$.connector") == "mongodb"
+    position = F.array_intersect(F.array_sort(F.json_object_keys(source)), F.array(*map(F.lit, POSITION_FIELDS)))
+    envelope = F.concat(F.when(is_document, DOCUMENT).otherwise(ENVELOPE), F.lit("/"), F.concat_ws(",", position))
+    shape = F.when(is_envelope, envelope).otherwise(FLAT)
+    is_row = names.isNotNull() & problem(text, declared).isNull()
+    return by_schema.when(is_row, F.concat(F.lit(f"{PLAIN_REFERENCE}:"), shape))
+
+
+def row_names(text: Column, reference: Column) -> Column:
+    """The sorted names of a row's fields, a JSON text; null if the text has a schema.
+
+    Args:
+        text: the value.
+        reference: its reference.
+    """
+
+    def names(row: Column) -> Column:
+        return F.coalesce(F.json_object_keys(row), F.array().cast("array<string>"))
+
+    rows = [names(F.get_json_object(text, f"$.{row}")) for row in ("after", "before")]
+    found = F.when(reference == f"{PLAIN_REFERENCE}:{FLAT}", F.array_distinct(names(text)))
+    found = found.when(F.startswith(reference, F.lit(f"{PLAIN_REFERENCE}:{ENVELOPE}/")), F.array_union(*rows))
+    return F.to_json(F.array_sort(found))
+
+
+def problem(text: Column, declared: Collection[str] = ()) -> Column:
+    """Why a text is not a row although it is JSON, with the format's name, string; null if it may be one.
+
+    Args:
+        declared: the columns in the settings. A format is not suspected if they include the field with its content.
+    """
+    is_encoded_twice = text.rlike(r'^\s*"\s*[{\[]')
+    found = F.when(
+        is_encoded_twice,
+        "it is a JSON text that contains JSON, so it was encoded twice; for Debezium's outbox event router, set "
+        "table.expand.json.payload=true on the connector",
+    )
+    if not _CLOUD_EVENT_CONTENT.isdisjoint(declared):
+        return found
+    # A quick check first: most texts need not be parsed.
+    names = F.when(text.contains('"specversion"'), F.json_object_keys(text))
+    others = F.array(*(F.lit(name) for name in ("type", *sorted(_CLOUD_EVENT_CONTENT))))
+    is_cloud_event = F.array_contains(names, "specversion") & F.arrays_overlap(names, others)
+    return found.when(
+        is_cloud_event,
+        "it is a CloudEvent in structured mode, which wraps the row; on a Debezium connector, replace "
+        "CloudEventsConverter by JsonConverter or AvroConverter; have other producers send the binary mode, or declare "
+        "`data` and the other columns in `value.columns` to store the wrapper itself",
+    )
 
 
 def is_null(text: Column) -> Column:
     """Whether a JSON text is Connect's null: JsonConverter's tombstones are not null values in Kafka."""
     is_null_payload = F.get_json_object(text, "$.payload").isNull() & reference(text, "value", plain=False).isNotNull()
-    return (F.trim(text) == "null") | is_null_payload
+    return text.rlike(r"^\s*null\s*\z") | is_null_payload
 
 
 def embedded_schema(text: Column) -> Column:
     """The schema that Connect's JsonConverter wrote into the text."""
     return F.get_json_object(text, "$.schema")
+
+
+def is_connect_schema(text: str) -> bool:
+    """Whether a registered text is one of Connect's own schemas, as Apicurio's ExtJsonConverter registers them."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(content, dict):
+        return False
+    kind = content.get("type")
+    is_only_connect = kind in ("struct", "int8", "int16", "int32", "int64")
+    return is_only_connect or (isinstance(content.get("optional"), bool) and kind in (*_CONNECT_TYPES, "array", "map"))
 
 
 def connect_tree(schema: Mapping[str, Any]) -> Tree:
@@ -191,25 +258,49 @@ def plain_tree(shape: str, names: Sequence[str], declared: Mapping[str, str]) ->
     """The tree of JSON without a schema.
 
     Args:
-        shape: key, flat or envelope.
+        shape: key, flat, envelope or document; see `reference`.
         names: of the row's fields.
         declared: Spark types by name; the others are text.
     """
-    row: Tree = {"type": "record", "name": f"json.{'Key' if shape == 'key' else 'Value'}"}
-    row["fields"] = [{"name": name, "type": _optional(_declared_type(declared.get(name)), True)} for name in names]
-    if shape != "envelope":
+    inner = {name: _optional(_declared_type(declared.get(name)), True) for name in names}
+    row = record(f"json.{'Key' if shape == KEY else 'Value'}", inner)
+    if shape in (KEY, FLAT):
         return row
     text = _optional({"type": "string"}, True)
-    source = [{"name": name, "type": text} for name in _SOURCE_NAMES]
-    parts = {"after": _optional(row, True), "source": {"type": "record", "name": "json.Source", "fields": source}}
-    inner = [{"name": name, "type": part} for name, part in {**parts, "op": text}.items()]
-    return {"type": "record", "name": "json.Envelope", "fields": inner}
+    kind, _, position = shape.partition("/")
+    sent = text if kind == DOCUMENT else _optional(row, True)
+    source = record(
+        f"json.{position}.Source", dict.fromkeys((*_SOURCE_NAMES, *filter(None, position.split(","))), text)
+    )
+    return record("json.Envelope", {"before": sent, "after": sent, "source": source, "op": text})
 
 
-_SOURCE_NAMES = (
-    *("name", "db", "ts_ms", "snapshot", "txId", "lsn", "sequence", "server_id", "gtid", "file", "pos", "row"),
-    *("change_lsn", "commit_lsn", "event_serial_no", "scn", "commit_scn", "ssn", "rs", "collection", "ord"),
-)
+_SOURCE_NAMES = ("name", "db", "ts_ms", "snapshot", "txId")
+
+
+def joined(one: Tree, other: Tree, column_of: Callable[[str], str | None]) -> Tree | None:
+    """The tree that reads the records of two trees without a schema; none if a field differs, or if two fields exclude
+    each other in a table.
+
+    Args:
+        column_of: from a field to the table's column that stores it.
+    """
+    if one == other:
+        return one
+    first, second = non_null(one), non_null(other)
+    if first["type"] != "record" or second["type"] != "record" or first["name"] != second["name"]:
+        return None
+    parts = {part["name"]: part for part in first["fields"]}
+    for part in second["fields"]:
+        known = parts.setdefault(part["name"], part)
+        both = joined(known["type"], part["type"], column_of)
+        if both is None or sent_name(known) != sent_name(part):
+            return None
+        parts[part["name"]] = {**known, "type": both}
+    columns = [column for name in parts if (column := column_of(name)) is not None]
+    if duplicate_names(parts) or duplicate_names(columns):
+        return None
+    return _optional({**first, "fields": list(parts.values())}, one["type"] == "union")
 
 
 def _declared_type(kind: str | None) -> Tree:

@@ -87,8 +87,9 @@ def schema_text(kind: str, **fields: Any) -> str:
     """The text of a schema that is not Avro's; the same for the same arguments.
 
     Args:
-        kind: connect and json-schema (`schema`, a text), json (`shape`, `names`, `columns`), csv and string
-            (`columns`), protobuf, refused (`why`).
+        kind: connect, kconnect and json-schema (`schema`, a text), json (`shape`, `names`, `columns`), csv and string
+            (`columns`), protobuf, refused (`why`). Records of connect wrap their value in `payload`, those of kconnect
+            do not.
     """
     return json.dumps({_FORMAT: kind, **fields}, separators=(",", ":"))
 
@@ -115,6 +116,7 @@ def _refused(fields: Mapping[str, Any]) -> Tree:
 
 _TREES: Mapping[str, Callable[[Mapping[str, Any]], Tree]] = {
     "connect": lambda fields: json_format.connect_tree(json.loads(fields["schema"])),
+    "kconnect": lambda fields: json_format.connect_tree(json.loads(fields["schema"])),
     "json-schema": lambda fields: json_format.json_schema_tree(json.loads(fields["schema"])),
     "json": lambda fields: json_format.plain_tree(fields["shape"], fields["names"], fields["columns"]),
     "csv": lambda fields: text_format.tree(fields["columns"]),
@@ -174,8 +176,9 @@ def with_decoded_values(
     *,
     body: Column,
     named: Column,
-    before: bool = False,
+    before: Collection[str] | None = (),
     columns: Collection[str] | None = None,
+    column_of: Callable[[str], str | None] = lambda name: name,
 ) -> tuple[DataFrame, DecodedLayouts]:
     """Decode record values.
 
@@ -184,8 +187,10 @@ def with_decoded_values(
         schemas: by ID, the schemas that the ID may mean, the likeliest first; control records' schemas may be left out.
         body: the bytes that the schema describes, binary.
         named: the record's schema ID, string.
-        before: whether to decode the row before the change, too.
+        before: the columns to decode of the row before the change; see `pruned_schema`.
         columns: the row's columns to decode; see `pruned_schema`. Formats other than Avro may return more.
+        column_of: from a field to the table's column that stores it, by which layouts of JSON without a schema are
+            joined.
 
     Columns out: all, and some that start with `__value_`, which the second result reads.
     """
@@ -193,7 +198,16 @@ def with_decoded_values(
     def wanted(writer: WriterSchema) -> Tree:
         return pruned_schema(writer.tree, before=before, columns=columns if writer.format == "avro" else None)
 
-    return _with_decoded(records, schemas, body=body, named=named, prefix="__value_", wanted=wanted)
+    plain = dict.fromkeys(one for several in schemas.values() for one in several if one.format == "json")
+    unions = _joined({writer: wanted(writer) for writer in plain}, column_of)
+    return _with_decoded(
+        records,
+        schemas,
+        body=body,
+        named=named,
+        prefix="__value_",
+        wanted=lambda writer: unions.get(writer) or wanted(writer),
+    )
 
 
 def with_decoded_keys(
@@ -234,6 +248,19 @@ def layout(kind: str, whole: Tree, tree: Tree) -> tuple[str, str, str]:
         tree: the part of it that is read.
     """
     return kind, avro.wrapped_schema(whole) if kind == "avro" else "", repr(tree)
+
+
+def _joined(trees: Mapping[WriterSchema, Tree], column_of: Callable[[str], str | None]) -> dict[WriterSchema, Tree]:
+    """Join the trees of JSON without a schema where one layout reads the records of several."""
+    unions: list[tuple[Tree, list[WriterSchema]]] = []
+    for writer, tree in trees.items():
+        for number, (union, writers) in enumerate(unions):
+            if (both := json_format.joined(union, tree, column_of)) is not None:
+                unions[number] = both, [*writers, writer]
+                break
+        else:
+            unions.append((tree, [writer]))
+    return {writer: union for union, writers in unions for writer in writers}
 
 
 def _with_decoded(

@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Sequence
 from urllib.parse import quote, unquote
 
+from cdc_lake.decode import json as json_format
 from cdc_lake.decode.records import WriterSchema, avro_schema, schema_text
 from cdc_lake.errors import DamagedFileError, InfrastructureError
 from cdc_lake.registries.registry import RegisteredSchema, Registry, is_id
@@ -170,6 +171,8 @@ class SchemaFiles:
 def _writer(answer: RegisteredSchema) -> WriterSchema:
     # JSON escapes can encode unpaired surrogates, which UTF-8 cannot.
     text = answer.text.encode(errors="replace").decode()
+    if json_format.is_connect_schema(answer.text):
+        return WriterSchema(schema_text("kconnect", schema=text))
     match answer.type:
         case "AVRO":
             return avro_schema(answer.text)

@@ -303,7 +303,7 @@ def _partial_rows(batch: Batch, schemas: BatchSchemas) -> list[str]:
         {one.fingerprint: (one,) for one in schemas.values},
         body=framing.body(F.col("raw_value"), F.col("framing")["value"], schemas.frames),
         named=F.col("value_schema"),
-        before=True,
+        before=None,
     )
 
     def is_bare(one: DecodedLayout) -> Column | None:

@@ -82,7 +82,7 @@ def events(
     `__kafka` struct; if the settings cast columns, `uncastable` array<string>, those whose value does not fit the type.
     """
     rows, key_layouts, value_layouts = _decoded(
-        bronze, keys, values, frames, unavailable_value, key_columns, null_means_unchanged, is_narrow=is_narrow
+        bronze, layout, keys, values, frames, unavailable_value, key_columns, null_means_unchanged, is_narrow=is_narrow
     )
     rows = rows.withColumn("pk", _primary_key(layout, key_layouts, value_layouts, key_columns))
     has_row = F.col("op").isin(*(op for op in ROW_OPS if op != "d" or key_columns is None))
@@ -106,6 +106,7 @@ def events(
 
 def _decoded(
     bronze: DataFrame,
+    layout: Layout,
     keys: Sequence[WriterSchema],
     values: Sequence[WriterSchema],
     frames: Collection[str],
@@ -136,8 +137,9 @@ def _decoded(
         {one.fingerprint: (one,) for one in values},
         body=bodies["value"],
         named=F.col("value_schema"),
-        before=key_columns != () or any(_null_columns(one, null_means_unchanged) for one in values),
+        before=None if any(_null_columns(one, null_means_unchanged) for one in values) else key_columns,
         columns=wanted,
+        column_of=layout.column_mapping.target,
     )
     return rows, key_layouts, value_layouts
 
@@ -194,7 +196,8 @@ def with_rows(
     """
     body = framing.body(F.col("raw_value"), F.col("framing"), frames)
     by_name = {one.fingerprint: (one,) for one in values}
-    rows, layouts = with_decoded_values(records, by_name, body=body, named=F.col("value_schema"))
+    column_of = layout.column_mapping.target
+    rows, layouts = with_decoded_values(records, by_name, body=body, named=F.col("value_schema"), column_of=column_of)
     row = layouts.chosen(lambda one: _row(layout, one))
     row = F.when(F.col("raw_value").isNotNull(), row).cast(struct_type(layout.columns))
     return rows.select(*records.columns, row.alias("row"))

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from support.converters import AnyIdRegistry
+from support.converters import Lake as AnyLake
 from support.events import DOCUMENT, FakeRegistry, Record, Topic
 from support.lake import Cases, Lake
 
@@ -39,6 +41,38 @@ def test_document_is_stored_as_its_original_text(spark: SparkSession, tmp_path: 
         "deleted": (SECOND, True),
     }
     assert type_mapping(parse(json.dumps(DOCUMENT))).type == "string"
+
+
+def test_json_without_schema_gives_the_same_documents(spark: SparkSession, tmp_path: Path) -> None:
+    plain = {"wire_format": "json"}
+    lake = AnyLake(spark, tmp_path, AnyIdRegistry(), topic="m.shop.carts", key=plain, value=plain)
+
+    def send(op: str, key: str, ordinal: int, document: str | None = None, **more: object) -> None:
+        source = {"connector": "mongodb", "name": "m", "db": "shop", "rs": "rs0", "ts_ms": 9_000, "ord": ordinal}
+        value = {"after": document, "source": {**source, "txnNumber": None}, "op": op, **more}
+        lake.send((json.dumps({"id": key}).encode(), []), (json.dumps(value).encode(), []))
+
+    send("d", "unseen", 1)
+    assert lake.land().error is None
+    assert {key: (row["document"], row["__deleted"]) for key, row in lake.fold().items()} == {"unseen": (None, True)}
+
+    send("c", "updated", 2, FIRST)
+    send("u", "updated", 3, SECOND)
+    send("u", "updated", 4, None, updateDescription={"updatedFields": '{"n": 3}', "removedFields": None})
+    send("c", "deleted", 5, FIRST)
+    send("d", "deleted", 6)
+    assert lake.land().error is None
+
+    (patch,) = lake.problems().values()
+    assert "set capture.mode=change_streams_update_full on the connector" in patch
+    assert {key: (row["document"], row["__deleted"]) for key, row in lake.fold().items()} == {
+        "unseen": (None, True),
+        "updated": (SECOND, False),
+        "deleted": (FIRST, True),
+    }
+    assert [row["source_position"] for row in lake.bronze() if row["status"] == "ok"] == [
+        [9, ordinal] for ordinal in (1, 2, 3, 5, 6)
+    ]
 
 
 @CASES.of()

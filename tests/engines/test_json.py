@@ -97,6 +97,45 @@ def test_text_that_is_not_one_fitting_json_object_is_quarantined(declared: Decla
     assert {place for place in declared.problems if place >= 4} == {4 + 2 * number for number in range(len(NO_JSON))}
 
 
+MYSQL = {"connector": "mysql", "name": "m", "db": "shop", "server_id": 7, "file": "binlog.000002", "pos": 4, "row": 0}
+DELETE = {
+    "before": {"id": 1, "price": "", "name": "gone"},  # Debezium fills columns outside the key with defaults
+    "after": None,
+    "source": {**MYSQL, "ts_ms": 9},
+    "op": "d",
+}
+CREATE = {"before": None, "after": {"id": 1, "price": "1.50"}, "source": {**MYSQL, "ts_ms": 8, "pos": 3}, "op": "c"}
+
+
+def test_plain_delete_takes_its_key_from_the_row_before(spark: SparkSession, tmp_path: Path) -> None:
+    columns = {"id": "int", "price": "decimal(6,2)"}
+    lake = Lake(
+        spark, tmp_path, AnyIdRegistry(), value={"wire_format": "json", "columns": columns}, merge={"keys": ["id"]}
+    )
+    for change in (CREATE, DELETE, {**DELETE, "before": {"id": None}}):
+        lake.send((None, []), text(change))
+
+    assert lake.land().error is None
+    assert lake.problems() == {2: "`id`, a column of `merge.keys`, is null or missing"}
+    (row,) = lake.fold().values()
+    assert (row["id"], str(row["price"]), row["__deleted"]) == (1, "1.50", True)
+    assert [found["source_position"] for found in lake.bronze()] == [[2, 3, 0], [2, 4, 0], None]
+    assert lake.bronze()[0]["position_domain"] == "7/binlog"
+
+
+def test_appended_plain_delete_has_the_row_before(spark: SparkSession, tmp_path: Path) -> None:
+    columns = {"id": "int", "price": "decimal(6,2)"}
+    lake = Lake(
+        spark, tmp_path, AnyIdRegistry(), value={"wire_format": "json", "columns": columns}, merge={"mode": "append"}
+    )
+    lake.send((None, []), text({**DELETE, "before": {"id": 2, "price": "7.25"}}))
+    lake.send((None, []), text(DELETE))
+
+    assert lake.land().error is None
+    assert list(lake.problems()) == [1]
+    assert {key: str(row["price"]) for key, row in lake.fold().items()} == {2: "7.25"}
+
+
 def registered(kind: str, content: Any) -> RegisteredSchema:
     return RegisteredSchema(content if isinstance(content, str) else json.dumps(content), kind)
 

@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -24,7 +25,7 @@ from support.converters import (
 from support.events import Record
 from support.fakes import kafka
 
-from cdc_lake.bronze import decide, schema_resolution, usable_schemas
+from cdc_lake.bronze import decide, json_fields, schema_resolution, usable_schemas
 from cdc_lake.config import Config, LakeConfig, TableConfig
 from cdc_lake.operations.replay import replay_quarantined
 from cdc_lake.registries.registry import RegisteredSchema
@@ -159,6 +160,68 @@ def test_invented_json_layouts_leave_room_for_registered_schemas(
 
     assert (done.error, done.rows["ok"]) == (None, 3), lake.problems()
     assert 5 not in lake.problems()
+
+
+def plain(lake: Lake, key: int, **more: Any) -> None:
+    lake.send((wire.json_text({"id": key}), []), (wire.json_text({"id": key, **more}), []))
+
+
+def test_json_fields_beyond_the_limit_are_replayed_later(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_fields, "MAX_FIELDS", 4)
+    settings: dict[str, Any] = {
+        "key": {"wire_format": "json"},
+        "value": {"wire_format": "json", "columns": {"id": "int", "z": "int"}},
+    }
+    lake = Lake(spark, tmp_path, AnyIdRegistry(), **settings)
+    for key, fields in enumerate((["a"], ["b"], ["a", "b"], ["z"], ["c"], [], ["d", "a"])):
+        plain(lake, key, **dict.fromkeys(fields, 1))
+
+    assert lake.land().error is None
+    problems = lake.problems()
+    assert list(problems) == [4, 6]
+    assert all("beyond the 4 fields that JSON without a schema may have" in problem for problem in problems.values())
+    assert lake.fold().keys() == {0, 1, 2, 3, 5}
+
+    config = Config(lake=LakeConfig(root=str(tmp_path)), defaults=TableConfig(**settings))
+    (again,) = replay_quarantined(config, [TABLE.name], spark, registry=lake.registry).tables
+    assert again.rows == {"replayed": 2, "still_quarantined": 0}
+    rows = lake.fold()
+    assert (rows[4]["c"], rows[6]["d"], rows[6]["a"], rows[3]["z"]) == ("1", "1", "1", 1)
+
+
+def test_json_fields_that_exclude_each_other_stay_apart(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(
+        spark,
+        tmp_path,
+        AnyIdRegistry(),
+        key={"wire_format": "json"},
+        value={"wire_format": "json", "columns": {"id": "int"}},
+        schema={"rename": {"old_name": "name"}},
+        read={"max_records_per_batch": 5},
+    )
+    sent: list[dict[str, str]] = [
+        *({"name": "a"}, {"old_name": "b"}, {"userId": "c"}, {"userID": "d", "name": "d"}, {"two words": "e"}),
+        *({"name": "f", "old_name": "f"}, {"old_name": "g"}, {"other": "h"}),
+    ]
+    for key, more in enumerate(sent):
+        plain(lake, key, **more)
+
+    assert lake.land().error is None
+    problems = lake.problems()
+    assert list(problems) == [4, 5]
+    assert "'two words' contains a space" in problems[4] and "`schema.rename` maps `name`" in problems[5]
+    rows = lake.fold()
+    assert {key: row["name"] for key, row in rows.items()} == {
+        0: "a",
+        1: "b",
+        2: None,
+        3: "d",
+        6: "g",
+        7: None,
+    }
+    assert (rows[2]["userId"], rows[3]["userID__string"], rows[7]["other"]) == ("c", "d", "h")
 
 
 def test_driver_collects_few_of_many_references(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,7 +179,7 @@ class _Source:
     def snapshot_ahead(self, first_key: int) -> None:
         """A blocking snapshot reads rows before the connector sends the last changes that they contain.
 
-        Without positions, nobody can see that.
+        Without positions, that cannot be recognized.
         """
         if not self._knows_position:
             return

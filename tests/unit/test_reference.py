@@ -151,7 +151,7 @@ def test_rejected_delete_carries_no_values() -> None:
     assert (rows[1].op, rows[2].unavailable) == ("u", ("body",))
 
 
-def test_key_change_is_named_by_its_position_and_in_a_group_also_by_its_keys() -> None:
+def test_key_change_of_a_group_is_named_by_its_keys_too() -> None:
     old = replace(change("d", 1, 1), moved_to=2)
     new = replace(change("c", 1, 2), moved_from=1)
     in_group = replace(old, position=(5, SHARED)), replace(new, position=(5, SHARED))
