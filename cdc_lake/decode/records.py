@@ -297,10 +297,11 @@ def _only_fit(each: Sequence[DecodedLayout], found: Mapping[int, str]) -> Column
 def _decoded(kind: str, body: Column, whole: Tree, tree: Tree) -> Column:
     if kind == "avro":
         return avro.decoded(body, whole, tree)
-    text = body.cast("string")
+    # Spark's readers of texts replace bytes that are not UTF-8.
+    text = F.when(F.encode(body.cast("string"), "UTF-8") == body, body.cast("string"))
     if kind in ("csv", "string"):
         return text_format.decoded(text, tree, kind)
-    return json_format.decoded(text, tree, "payload" if kind == "connect" else None)
+    return json_format.decoded(text, tree, kind)
 
 
 def _read(kind: str, tree: Tree, found: Column) -> tuple[Column, Column]:
@@ -308,4 +309,4 @@ def _read(kind: str, tree: Tree, found: Column) -> tuple[Column, Column]:
         return avro.value(found), avro.is_exact(found)
     if kind in ("csv", "string"):
         return text_format.value(found, tree), text_format.is_exact(found)
-    return json_format.value(found, tree), json_format.is_exact(found)
+    return json_format.value(found, tree, kind), json_format.is_exact(found, tree, kind)
