@@ -10,7 +10,7 @@ import hashlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 from typing import Any
 
 from pyspark.sql import Column
@@ -21,6 +21,7 @@ from cdc_lake.decode.declared_types import declared_tree, text_tree
 from cdc_lake.decode.framing import Side
 from cdc_lake.decode.schemas import MAX_TYPES, SchemaError
 from cdc_lake.decode.trees import Tree, children, non_null
+from cdc_lake.decode.unscaled import NUMBER
 
 CONNECT_REFERENCE, PLAIN_REFERENCE = REFERENCES = "connect", "json"
 
@@ -236,7 +237,7 @@ def decoded(text: Column, tree: Tree, kind: str) -> Column:
 
     Spark reads numbers into texts by way of a double, so those with a fraction become texts first, with a mark in front
     of them: in JSON without a schema, where any field may be a text, and in records whose decimals are numbers
-    (`decimal.format=NUMERIC`), which are those that cannot be read with decimals in Base64.
+    (`decimal.format=NUMERIC`): those that cannot be read with all decimals in Base64, and can with all as numbers.
 
     Args:
         text: one JSON value.
@@ -298,8 +299,27 @@ def value(found: Column, tree: Tree, kind: str) -> Column:
 
 def is_exact(found: Column, tree: Tree, kind: str) -> Column:
     """Whether the text is one JSON value that fits; never null."""
-    fits = reduce(or_, (_fits(found[read], kind) for read in _reads(tree, kind)))
-    return (F.coalesce(found["alone"], F.lit(0)) == 1) & fits
+    fits = [_fits(found[read], kind) for read in _reads(tree, kind)]
+    if len(fits) == 2:
+        fits[1] = fits[1] & _are_numbers(tree, found["marked"][_field(kind)])
+    return (F.coalesce(found["alone"], F.lit(0)) == 1) & F.coalesce(reduce(or_, fits), F.lit(False))
+
+
+def _are_numbers(tree: Tree, column: Column) -> Column:
+    """Whether all decimals in a value are numbers, which were read as marked texts; true for null."""
+    tree = non_null(tree)
+    found = F.lit(True)
+    match tree["type"]:
+        case "decimal":
+            found = column.rlike(f"^(?:{_MARK})?{NUMBER.removeprefix('^')}")
+        case "array" if _has_decimal(tree):
+            found = F.forall(column, lambda one: _are_numbers(tree["items"], one))
+        case "map" if _has_decimal(tree):
+            found = F.forall(F.map_values(column), lambda one: _are_numbers(tree["values"], one))
+        case "record":
+            parts = (_are_numbers(f["type"], column[sent_name(f)]) for f in tree["fields"] if _has_decimal(f["type"]))
+            found = reduce(and_, parts, found)
+    return column.isNull() | found
 
 
 def _fits(read: Column, kind: str) -> Column:

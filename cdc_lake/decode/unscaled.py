@@ -67,23 +67,21 @@ def decimal_of_text(text: Column, precision: int, scale: int) -> Column:
 
 def text_with_scale(text: Column, scale: int) -> Column:
     """A number's text as `plain_text` writes it; null if it is no number, loses a digit, or has too many."""
-    digits = F.ltrim(F.translate(F.concat(_whole_digits(text), _sent_fraction(text)), "0", " "))
-    digits = F.translate(digits, " ", "0")
+    all_digits = F.concat(F.regexp_extract(text, r"^[-+]?(\d*)", 1), _sent_fraction(text))
+    digits = F.translate(F.ltrim(F.translate(all_digits, "0", " ")), " ", "0")
     zeros = F.lit(scale) - _fraction_digits(text)
     is_short = zeros.between(0, 2 * MAX_DIGITS) & (F.length(text) <= 2 * MAX_DIGITS)
-    sign = F.when(text.startswith("-") & (digits != ""), "-").otherwise("")
-    unscaled = F.when(digits == "", "0").otherwise(F.concat(digits, F.call_function("repeat", F.lit("0"), zeros)))
-    return F.when(is_short, _with_point(F.concat(sign, unscaled), F.lit(scale)))
+    shifted = F.concat(
+        F.when(text.startswith("-"), "-").otherwise(""), digits, F.call_function("repeat", F.lit("0"), zeros)
+    )
+    unscaled = F.when(F.translate(shifted, "-0", "") == "", "0").otherwise(shifted)
+    return F.when(is_short, _let(unscaled, lambda whole: _with_point(whole, F.lit(scale))))
 
 
 def _fraction_digits(text: Column) -> Column:
     """How many digits after the point a number needs, int; negative for 1E3, null for a text that is no number."""
     exponent = F.coalesce(F.regexp_extract(text, r"[eE]([-+]?\d+)$", 1).cast("int"), F.lit(0))
     return F.when(text.rlike(NUMBER), F.length(_sent_fraction(text)) - exponent)
-
-
-def _whole_digits(text: Column) -> Column:
-    return F.regexp_extract(text, r"^[-+]?(\d*)", 1)
 
 
 def _sent_fraction(text: Column) -> Column:
