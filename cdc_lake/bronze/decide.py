@@ -39,13 +39,13 @@ from cdc_lake.decode.records import (
     with_decoded_values,
 )
 from cdc_lake.decode.trees import Tree, fields
-from cdc_lake.decode.types import is_garbled, number_problem
+from cdc_lake.decode.types import is_garbled, value_problem
 from cdc_lake.spark.literals import of_batch
 
 _ERROR_TYPE = "struct<stage: string, code: string, message: string>"
 _KEY_RESULT_TYPE = "struct<is_exact: boolean, is_garbled: boolean, problem: string, canonical: string>"
 _VALUE_RESULT_TYPE = (
-    "struct<is_exact: boolean, is_garbled: boolean, problem: string, long_number: string, op: string, "
+    "struct<is_exact: boolean, is_garbled: boolean, problem: string, misfit: string, op: string, "
     "source_ts_ms: bigint, source_position: array<bigint>, position_domain: string, snapshot: string, "
     "transaction_id: string>"
 )
@@ -214,7 +214,7 @@ def _value_result(one: DecodedLayout, sequence_by: str | None) -> Column:
     if sequence_by and shape_of(one.tree) != "control":
         facts, missing = in_sequence(facts, one, sequence_by)
         problem = F.coalesce(problem, missing)
-    rest = problem, _long_number(one), *vars(facts).values()
+    rest = problem, _misfit(one), *vars(facts).values()
     return F.struct(one.is_exact, _is_garbled(one), *rest).cast(_VALUE_RESULT_TYPE)
 
 
@@ -223,14 +223,14 @@ def _is_garbled(one: DecodedLayout) -> Column:
     return F.lit(False) if found is None else found
 
 
-def _long_number(one: DecodedLayout) -> Column:
-    """Which number in a value's row is too long to be written out, string; null if none is."""
+def _misfit(one: DecodedLayout) -> Column:
+    """Which value of a row does not fit its column's type, string; null if all do. See `value_problem`."""
     if shape_of(one.tree) == "control":
         return F.lit(None).cast("string")
     rows = [(row_of(one.tree, one.value), row_fields(one.tree))]
     if shape_of(one.tree) == "envelope" and "before" in fields(one.tree):
         rows.append((before_row_of(one.tree, one.value), before_fields(one.tree)))
-    return number_problem([(name, tree, row[name]) for row, columns in rows for name, tree in columns.items()])
+    return value_problem([(name, tree, row[name]) for row, columns in rows for name, tree in columns.items()])
 
 
 def _problem(keys: Schemas, values: Schemas, key_columns: Sequence[str] | None) -> Column:
@@ -275,7 +275,7 @@ def _problem(keys: Schemas, values: Schemas, key_columns: Sequence[str] | None) 
         error_of("type", NO_KEY, F.when(no_key, how)),
         error_of("type", "key_out_of_range", F.when(is_keyed, key["problem"])),
         error_of("type", "no_row", F.when(is_row, value["problem"])),
-        error_of("type", "number_too_long", F.when(is_row, value["long_number"])),
+        error_of("type", "unfit_value", F.when(is_row, value["misfit"])),
     )
 
 

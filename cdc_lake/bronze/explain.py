@@ -1,8 +1,9 @@
 """Explain why a record fails to decode: fastavro re-reads records that Spark rejected."""
 
+import base64
 import io
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import reduce
 from operator import and_
 from typing import Any
@@ -13,9 +14,10 @@ from pyspark.sql import functions as F
 
 from cdc_lake.bronze.decide import DECODE_STAGE
 from cdc_lake.decode.framing import body
+from cdc_lake.decode.json import sent_name
 from cdc_lake.decode.records import WriterSchema
 from cdc_lake.decode.schema_texts import compact
-from cdc_lake.decode.trees import Tree, decimal_size, fields, is_decimal
+from cdc_lake.decode.trees import Tree, decimal_size, fields, is_decimal, non_null, type_name
 from cdc_lake.lake.schema_files import SchemaFiles
 
 _EXPLAINED_ROWS, _EXPLAINED_BYTES = 100, 256 << 10
@@ -51,8 +53,12 @@ def with_reasons(rows: DataFrame, schemas: SchemaFiles, frames: Collection[str])
 
 def reason(schema: WriterSchema, body: bytes) -> str:
     """Why `body` is not a record of `schema`, with the field where reading fails, without its values."""
+    if schema.format != "avro" and not _is_utf8(body):
+        return "the text is not UTF-8"
+    if schema.format in ("csv", "string"):
+        return f"the text does not have {len(fields(schema.tree))} values, one for each declared column"
     if schema.format != "avro":
-        return f"the text is not one {schema.format.upper()} value that fits its schema"
+        return _json_reason(schema, body)
     stream, unfit = io.BytesIO(body), list[str]()
     try:
         for path, tree, value in _leaves(schema.tree, stream, ""):
@@ -74,6 +80,68 @@ def reason(schema: WriterSchema, body: bytes) -> str:
 def _fits(unscaled: bytes, digits: int) -> bool:
     limit: int = 10**digits
     return -limit < int.from_bytes(unscaled, "big", signed=True) < limit
+
+
+def _is_utf8(body: bytes) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _json_reason(schema: WriterSchema, body: bytes) -> str:
+    try:
+        content = json.loads(body.decode())
+    except (ValueError, RecursionError):
+        return "the text is not one JSON value"
+    if schema.format == "connect" and isinstance(content, dict):
+        content = content.get("payload")
+    found = _misfit(schema.tree, content, "")
+    return f"the value of `{found[0]}` is not {found[1]}" if found else "the text is not one value that fits its schema"
+
+
+def _misfit(tree: Tree, value: Any, path: str) -> tuple[str, str] | None:
+    """The path and the type of the first value of a JSON text that Spark cannot read; none if there is none."""
+    tree = non_null(tree)
+    parts: Iterable[tuple[Tree, Any, str]] = ()
+    match tree["type"], value:
+        case _, None:
+            return None
+        case "record", dict():
+            inside = f"{path}." if path else ""
+            parts = ((f["type"], value.get(sent_name(f)), inside + f["name"]) for f in tree["fields"])
+        case "array", list():
+            parts = ((tree["items"], one, path) for one in value)
+        case "map", dict():
+            parts = ((tree["values"], one, path) for one in value.values())
+        case _ if not _is_json_value(tree, value):
+            return path, type_name(tree)
+    return next(filter(None, (_misfit(*part) for part in parts)), None)
+
+
+def _is_json_value(tree: Tree, value: Any) -> bool:
+    kind = tree["type"]
+    match kind:
+        case "string" | "text":
+            return True
+        case "boolean":
+            return isinstance(value, bool)
+        case "int" | "long":
+            most = 2**31 if kind == "int" else 2**63
+            return type(value) is int and -most <= value < most
+        case "bytes" | "decimal":
+            is_number = kind == "decimal" and type(value) in (int, float)
+            return is_number or (isinstance(value, str) and _is_base64(value))
+    return False
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        base64.b64decode(text, validate=True)
+    except ValueError:
+        return False
+    return True
 
 
 def fields_read(schema: WriterSchema, body: bytes) -> tuple[dict[str, Any], str | None]:

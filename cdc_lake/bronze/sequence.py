@@ -12,8 +12,7 @@ from cdc_lake.decode.trees import Tree
 from cdc_lake.decode.types import type_mapping
 from cdc_lake.fold.rules import SHARED
 
-_NUMBERS = ("tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long")
-"""Spark's names of integers, all of which `value.columns` may use."""
+_NUMBERS = ("tinyint", "smallint", "int", "bigint")
 
 
 def check_sequence(tree: Tree, column: str) -> None:

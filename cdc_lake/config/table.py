@@ -97,7 +97,8 @@ class ValueConfig(Model):
     )
     columns: dict[str, str] = Field(
         default_factory=dict,
-        description="Sets the Spark types by column, for CSV, text, and JSON without a schema.",
+        description="Sets the types by column, for CSV, text, and JSON without a schema: Spark types, and units such "
+        "as `timestamp_ms` for numbers.",
     )
     decoded: bool = Field(
         default=False, description="Stores typed `before` and `after` in bronze too, next to the original bytes."

@@ -13,14 +13,32 @@ from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
 from cdc_lake.decode.schema_texts import compact
-from cdc_lake.decode.trees import Tree, fixed, record
+from cdc_lake.decode.trees import MAX_DECIMAL_PRECISION, Tree, decimal_size, fixed, is_decimal, record
 
 _SENTINEL = hashlib.sha256(b"cdc_lake: the end of a record").digest()[:16]
 
 
 def wrapped_schema(tree: Tree) -> str:
     """The text to decode with; equal texts decode the same bytes to the same values."""
-    return compact(record("cdc_lake.Wrapped", {"v": tree, "end": fixed("cdc_lake.Sentinel", len(_SENTINEL))}))
+    wrapped = {"v": _with_widest_decimals(tree), "end": fixed("cdc_lake.Sentinel", len(_SENTINEL))}
+    return compact(record("cdc_lake.Wrapped", wrapped))
+
+
+def _with_widest_decimals(tree: Tree) -> Tree:
+    """A tree whose decimals have the largest precision of their bytes.
+
+    Of a decimal of up to 18 digits, Spark reads the last eight bytes only: 2^64 + 5 would become 5. The declared
+    precision is checked afterwards (`types.value_problem`).
+    """
+    if is_decimal(tree) and decimal_size(tree):
+        most = len(str((1 << (8 * tree["size"] - 1)) - 1)) - 1 if "size" in tree else MAX_DECIMAL_PRECISION
+        return {**tree, "precision": min(most, MAX_DECIMAL_PRECISION)}
+    parts: Tree = {name: _with_widest_decimals(tree[name]) for name in ("items", "values") if name in tree}
+    if "branches" in tree:
+        parts["branches"] = [_with_widest_decimals(branch) for branch in tree["branches"]]
+    if "fields" in tree:
+        parts["fields"] = [{**field, "type": _with_widest_decimals(field["type"])} for field in tree["fields"]]
+    return {**tree, **parts}
 
 
 def check_supported_by_spark(tree: Tree, spark: SparkSession) -> None:

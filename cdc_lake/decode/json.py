@@ -6,20 +6,24 @@ in the table's settings, or the values stay text. Sources: Kafka Connect's `Json
 `JsonSchemaData`.
 """
 
+import hashlib
 import itertools
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import reduce
+from operator import and_, or_
 from typing import Any
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.avro.functions import from_avro
 
 from cdc_lake.columns import quoted
+from cdc_lake.decode.declared_types import declared_tree, text_tree
 from cdc_lake.decode.framing import Side
 from cdc_lake.decode.positions import POSITION_FIELDS
 from cdc_lake.decode.schemas import MAX_TYPES, SchemaError
-from cdc_lake.decode.trees import Tree, decimal_size, duplicate_names, fields, is_decimal, non_null, record
+from cdc_lake.decode.trees import Tree, children, duplicate_names, non_null, record
+from cdc_lake.decode.unscaled import NUMBER
 
 CONNECT_REFERENCE, PLAIN_REFERENCE = REFERENCES = "connect", "json"
 KEY, FLAT, ENVELOPE, DOCUMENT = "key", "flat", "envelope", "document"
@@ -31,10 +35,8 @@ _CONNECT_TYPES = {
     "int16": {"type": "int", "connect.type": "int16"},
     "int32": {"type": "int"},
     "int64": {"type": "long"},
-    "float": {"type": "float"},
-    "float32": {"type": "float"},
-    "double": {"type": "double"},
-    "float64": {"type": "double"},
+    **{kind: text_tree("float") for kind in ("float", "float32")},
+    **{kind: text_tree("double") for kind in ("double", "float64")},
     "string": {"type": "string"},
     "bytes": {"type": "bytes"},
 }
@@ -44,7 +46,16 @@ _CLOUD_EVENT_CONTENT = frozenset({"data", "data_base64"})
 _CORRUPT = "__corrupt"
 _UNDECLARED_PRECISION = 64
 """What Connect's Avro converter writes for a decimal without a precision."""
-_SPARK_TYPES = {"boolean": "boolean", "int": "int", "long": "bigint", "float": "float", "double": "double"}
+_SPARK_TYPES = {"boolean": "boolean", "int": "int", "long": "bigint", "bytes": "binary", "decimal": "binary"}
+"""How Spark reads a value; all others as text."""
+_DECLARED = {"boolean": "boolean", "int": "int", "bigint": "long", "string": "string", "binary": "bytes"}
+"""The declared types that Spark reads without loss, and Avro's names for them, by which placeholders are recognized."""
+_MARK = f"cdc_lake:{hashlib.sha256(b'cdc_lake: a number follows').hexdigest()[:16]}:"
+_FRACTION = r"-?\d+(?:\.\d+(?:[eE][-+]?\d+)?|[eE][-+]?\d+)|-0"
+"""A number that Spark reads by a double, or -0, which it reads as 0."""
+_MAY_HAVE_FRACTION = r"[:,\[\s](?:-?(?:0|[1-9]\d*)(?:\.\d|[eE][-+\d])|-0)"
+_BACKSLASH, _QUOTE = "\x01", "\x02"
+"""What replaces an escaped backslash or quote: characters that no JSON contains."""
 
 
 def reference(text: Column, side: Side, *, plain: bool, declared: Collection[str] = ()) -> Column:
@@ -175,13 +186,13 @@ def _connect_type(schema: Mapping[str, Any]) -> Tree:
         return {"type": "map", "values": connect_tree(schema["values"]), **properties}
     if kind not in _CONNECT_TYPES:
         raise SchemaError(f"`{kind}` is not a Connect type")
-    return {**_CONNECT_TYPES[kind], **properties, **(_decimal(schema) if name == _DECIMAL else {})}
+    return {**(_decimal(schema) if name == _DECIMAL else _CONNECT_TYPES[kind]), **properties}
 
 
 def _decimal(schema: Mapping[str, Any]) -> Tree:
     parameters = schema.get("parameters") or schema.get("connect.parameters") or {}
     precision = int(parameters.get("connect.decimal.precision", _UNDECLARED_PRECISION))
-    return {"logicalType": "decimal", "precision": precision, "scale": int(parameters.get("scale", 0))}
+    return {"type": "decimal", "precision": precision, "scale": int(parameters.get("scale", 0))}
 
 
 def json_schema_tree(schema: Mapping[str, Any]) -> Tree:
@@ -236,7 +247,7 @@ def _json_schema_tree(schema: Any, root: Mapping[str, Any], path: tuple[str, ...
     own = _CONNECT_TYPES[schema.get("connect.type") or _JSON_TYPES[kind]]
     if schema.get("connect.parameters"):
         properties["connect.parameters"] = schema["connect.parameters"]
-    return {**own, **properties, **(_decimal(schema) if name == _DECIMAL else {})}
+    return {**(_decimal(schema) if name == _DECIMAL else own), **properties}
 
 
 def _optional(tree: Tree, is_optional: bool) -> Tree:
@@ -260,9 +271,12 @@ def plain_tree(shape: str, names: Sequence[str], declared: Mapping[str, str]) ->
     Args:
         shape: key, flat, envelope or document; see `reference`.
         names: of the row's fields.
-        declared: Spark types by name; the others are text.
+        declared: types by name, as `value.columns` spells them; the others are text.
+
+    Raises:
+        SchemaError: there is no such type.
     """
-    inner = {name: _optional(_declared_type(declared.get(name)), True) for name in names}
+    inner = {name: _optional(declared_tree(declared.get(name) or "string", _declared_type), True) for name in names}
     row = record(f"json.{'Key' if shape == KEY else 'Value'}", inner)
     if shape in (KEY, FLAT):
         return row
@@ -303,57 +317,130 @@ def joined(one: Tree, other: Tree, column_of: Callable[[str], str | None]) -> Tr
     return _optional({**first, "fields": list(parts.values())}, one["type"] == "union")
 
 
-def _declared_type(kind: str | None) -> Tree:
-    """The tree of a declared type: Avro's if there is one, so that placeholders are recognized."""
-    kind = (kind or "string").strip()
-    if kind.lower().startswith("array<"):
-        return {"type": "array", "items": _optional(_declared_type(kind[len("array<") : -1]), True)}
-    own = {spark: avro for avro, spark in _SPARK_TYPES.items()} | {"string": "string"}
-    # Keep the case: the fields of a struct in JSON are case-sensitive.
-    return {"type": own[kind.lower()]} if kind.lower() in own else {"type": "spark", "spark.type": kind}
+def _declared_type(name: str) -> Tree:
+    return {"type": _DECLARED[name]} if name in _DECLARED else text_tree(name)
 
 
-def decoded(text: Column, tree: Tree, payload: str | None) -> Column:
+def decoded(text: Column, tree: Tree, kind: str) -> Column:
     """The struct from which `value` and `is_exact` read.
+
+    Spark reads numbers into texts by way of a double, so those with a fraction become texts first, with a mark in front
+    of them: in JSON without a schema, where any field may be a text, and in records whose decimals are numbers
+    (`decimal.format=NUMERIC`): those that cannot be read with all decimals in Base64, and can with all as numbers.
 
     Args:
         text: one JSON value.
         tree: the part of it to read.
-        payload: the field that contains the value; none if the text is the value.
+        kind: the schema's format: connect, json-schema or json.
     """
-    name = payload or "v"
-    holder = text if payload else F.concat(F.lit('{"v":'), text, F.lit("}"))
-    kind = f"struct<{quoted(name)}: {_read_type(tree)}, {_CORRUPT}: string>"
-    read = F.from_json(holder, kind, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
+    name = _field(kind)
+    holder = text if kind == CONNECT_REFERENCE else F.concat(F.lit('{"v":'), text, F.lit("}"))
+    marked = F.when(holder.rlike(_MAY_HAVE_FRACTION), _with_marked_numbers(holder)).otherwise(holder)
+
+    def read(holder: Column, *, has_numbers: bool) -> Column:
+        kinds = f"struct<{quoted(name)}: {_read_type(tree, has_numbers=has_numbers)}, {_CORRUPT}: string>"
+        return F.from_json(holder, kinds, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
+
     # An array of just this text has one element, unless something follows the value.
     alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))
-    return F.struct(read[name].alias("v"), read[_CORRUPT].alias("corrupt"), alone.alias("alone"))
+    found = {"alone": F.when(~text.contains(_MARK), alone)}
+    reads = _reads(tree, kind)
+    if "plain" in reads:
+        found["plain"] = read(holder, has_numbers=False)
+    if "marked" in reads:
+        second = read(marked, has_numbers=True)
+        found["marked"] = F.when(found["plain"][_CORRUPT].isNotNull(), second) if "plain" in reads else second
+    return F.struct(*(part.alias(name) for name, part in found.items()))
 
 
-def value(found: Column, tree: Tree) -> Column:
-    """The decoded value, as `from_avro` would give it."""
-    return _converted(tree, found["v"])
+def _reads(tree: Tree, kind: str) -> Sequence[str]:
+    """How records are read: as they are (`plain`), or with marked numbers, or either way."""
+    if kind == PLAIN_REFERENCE:
+        return ("marked",)
+    return ("plain", "marked") if _has_decimal(tree) else ("plain",)
 
 
-def is_exact(found: Column) -> Column:
+def _has_decimal(tree: Tree) -> bool:
+    return tree["type"] == "decimal" or any(_has_decimal(child) for child in children(tree))
+
+
+def _with_marked_numbers(text: Column) -> Column:
+    """JSON in which numbers with a fraction or an exponent are texts that begin with the mark."""
+    plain = F.replace(F.replace(text, F.lit("\\\\"), F.lit(_BACKSLASH)), F.lit('\\"'), F.lit(_QUOTE))
+
+    def marked(part: Column, number: Column) -> Column:
+        is_outside_of_texts = number % 2 == 0
+        return F.when(is_outside_of_texts, F.regexp_replace(part, _FRACTION, f'"{_MARK}$0"')).otherwise(part)
+
+    found = F.array_join(F.transform(F.split(plain, '"'), marked), '"')
+    return F.replace(F.replace(found, F.lit(_QUOTE), F.lit('\\"')), F.lit(_BACKSLASH), F.lit("\\\\"))
+
+
+def value(found: Column, tree: Tree, kind: str) -> Column:
+    """The decoded value, as `from_avro` would give it.
+
+    Except for floating-point numbers and declared types, which are texts, and for decimals: a struct of the `unscaled`
+    bytes and the text of the `number`, of which one is null.
+    """
+    values = [_converted(tree, found[read][_field(kind)], is_marked=read == "marked") for read in _reads(tree, kind)]
+    return values[0] if len(values) == 1 else F.when(_fits(found["plain"], kind), values[0]).otherwise(values[1])
+
+
+def is_exact(found: Column, tree: Tree, kind: str) -> Column:
     """Whether the text is one JSON value that fits; never null."""
-    return (F.coalesce(found["alone"], F.lit(0)) == 1) & found["corrupt"].isNull() & found["v"].isNotNull()
+    fits = [_fits(found[read], kind) for read in _reads(tree, kind)]
+    if len(fits) == 2:
+        fits[1] = fits[1] & _are_numbers(tree, found["marked"][_field(kind)])
+    return (F.coalesce(found["alone"], F.lit(0)) == 1) & F.coalesce(reduce(or_, fits), F.lit(False))
 
 
-def _read_type(tree: Tree) -> str:
+def _are_numbers(tree: Tree, column: Column) -> Column:
+    """Whether all decimals in a value are numbers, which were read as marked texts; true for null."""
+    tree = non_null(tree)
+    found = F.lit(True)
+    match tree["type"]:
+        case "decimal":
+            found = column.rlike(f"^(?:{_MARK})?{NUMBER.removeprefix('^')}")
+        case "array" if _has_decimal(tree):
+            found = F.forall(column, lambda one: _are_numbers(tree["items"], one))
+        case "map" if _has_decimal(tree):
+            found = F.forall(F.map_values(column), lambda one: _are_numbers(tree["values"], one))
+        case "record":
+            parts = (_are_numbers(f["type"], column[sent_name(f)]) for f in tree["fields"] if _has_decimal(f["type"]))
+            found = reduce(and_, parts, found)
+    return column.isNull() | found
+
+
+def _fits(read: Column, kind: str) -> Column:
+    return read[_CORRUPT].isNull() & read[_field(kind)].isNotNull()
+
+
+def _field(kind: str) -> str:
+    """The field that contains the value in what is read."""
+    return "payload" if kind == CONNECT_REFERENCE else "v"
+
+
+def _read_type(tree: Tree, *, has_numbers: bool) -> str:
+    """The Spark type to read a value with.
+
+    Args:
+        has_numbers: whether decimals are numbers, which are read as text.
+    """
     tree = non_null(tree)
     match tree["type"]:
         case "record":
-            inner = (f"{quoted(sent_name(f))}: {_read_type(f['type'])}" for f in tree["fields"])
+            inner = (
+                f"{quoted(sent_name(f))}: {_read_type(f['type'], has_numbers=has_numbers)}" for f in tree["fields"]
+            )
             return f"struct<{', '.join(inner)}>"
         case "array":
-            return f"array<{_read_type(tree['items'])}>"
+            return f"array<{_read_type(tree['items'], has_numbers=has_numbers)}>"
         case "map":
-            return f"map<string, {_read_type(tree['values'])}>"
-        case "spark":
-            return str(tree["spark.type"])
+            return f"map<string, {_read_type(tree['values'], has_numbers=has_numbers)}>"
         case "union":
             raise SchemaError("a column cannot store values of several types")
+        case "decimal" if has_numbers:
+            return "string"
     return _SPARK_TYPES.get(tree["type"], "string")
 
 
@@ -362,40 +449,44 @@ def sent_name(field: Mapping[str, Any]) -> str:
     return str(field.get("sent", field["name"]))
 
 
-def _converted(tree: Tree, column: Column) -> Column:
+def _converted(tree: Tree, column: Column, *, is_marked: bool) -> Column:
     tree = non_null(tree)
-    size = decimal_size(tree) if is_decimal(tree) else None
-    if size:
-        return _decimal_of(size, F.unbase64(column))
+    if not _is_converted(tree, is_marked):
+        return column
     match tree["type"]:
-        case "bytes" | "fixed":
-            return F.unbase64(column)
-        case "array" if _is_converted(tree):
-            return F.transform(column, lambda c: _converted(tree["items"], c))
-        case "map" if _is_converted(tree):
-            return F.transform_values(column, lambda _, c: _converted(tree["values"], c))
-        case "record" if _is_converted(tree):
-            parts = [_converted(f["type"], column[sent_name(f)]).alias(f["name"]) for f in tree["fields"]]
-            return F.when(column.isNotNull(), F.struct(*parts))
-    return column
-
-
-def _is_converted(tree: Tree) -> bool:
-    tree = non_null(tree)
-    match tree["type"]:
-        case "bytes" | "fixed":
-            return True
+        case "decimal":
+            number = _without_marks(column) if is_marked else F.lit(None).cast("string")
+            unscaled = F.lit(None).cast("binary") if is_marked else column
+            return F.when(column.isNotNull(), F.struct(unscaled.alias("unscaled"), number.alias("number")))
         case "array":
-            return _is_converted(tree["items"])
+            return F.transform(column, lambda c: _converted(tree["items"], c, is_marked=is_marked))
         case "map":
-            return _is_converted(tree["values"])
+            return F.transform_values(column, lambda _, c: _converted(tree["values"], c, is_marked=is_marked))
         case "record":
-            return any("sent" in f or _is_converted(f["type"]) for f in tree["fields"]) or bool(fields(tree))
+            parts = (
+                _converted(f["type"], column[sent_name(f)], is_marked=is_marked).alias(f["name"])
+                for f in tree["fields"]
+            )
+            return F.when(column.isNotNull(), F.struct(*parts))
+    return _without_marks(column)
+
+
+def _without_marks(text: Column) -> Column:
+    """A text in which marked numbers are numbers again."""
+    return F.when(text.contains(_MARK), F.regexp_replace(text, f'"{_MARK}([^"]*)"|{_MARK}', "$1")).otherwise(text)
+
+
+def _is_converted(tree: Tree, is_marked: bool) -> bool:
+    tree = non_null(tree)
+    match tree["type"]:
+        case "decimal":
+            return True
+        case "string" | "text":
+            return is_marked
+        case "array":
+            return _is_converted(tree["items"], is_marked)
+        case "map":
+            return _is_converted(tree["values"], is_marked)
+        case "record":
+            return any("sent" in f or _is_converted(f["type"], is_marked) for f in tree["fields"])
     return False
-
-
-def _decimal_of(size: tuple[int, int], unscaled: Column) -> Column:
-    """Avro's decimal is a length and these bytes, so the JVM's own reader decodes it."""
-    text = json.dumps({"type": "bytes", "logicalType": "decimal", "precision": size[0], "scale": size[1]})
-    length = F.unhex(F.lpad(F.hex(F.length(unscaled) * 2), 2, "0"))
-    return F.when(unscaled.isNotNull(), from_avro(F.concat(length, unscaled), text))

@@ -13,7 +13,7 @@ from cdc_lake.decode.envelope import row_fields, row_or_before, shape_of
 from cdc_lake.decode.records import DecodedLayout
 from cdc_lake.decode.schemas import SchemaError
 from cdc_lake.decode.trees import MAX_DECIMAL_PRECISION, Tree, connect_name, fields, is_decimal, non_null, record
-from cdc_lake.decode.types import VARIABLE_SCALE, number_problem, type_mapping
+from cdc_lake.decode.types import VARIABLE_SCALE, type_mapping, value_problem
 
 BARE_KEY = "key"
 """The field name of a key that is not a record."""
@@ -61,7 +61,7 @@ def key_problem(tree: Tree, decoded: Column) -> Column:
     A value that is merely lost in a column, such as an infinite date, would make two keys equal here.
     """
     parts = _parts(tree, decoded)
-    found = [number_problem([(name, part, value) for name, (part, value) in parts.items()])]
+    found = [value_problem([(name, part, value) for name, (part, value) in parts.items()])]
     for name, (part, value) in parts.items():
         stored = type_mapping(part)
         if stored.losses:

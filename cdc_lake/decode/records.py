@@ -290,7 +290,7 @@ def _with_decoded(
     several = {name: found for name, found in meanings.items() if len(found) > 1}
     which = f"{prefix}which"
     records = records.withColumn(which, by_name(certain, named, _WHICH_TYPE))
-    each, columns = [], {}
+    each, columns, read = [], dict[str, Column](), dict[str, Column]()
     for number, (kind, whole, tree) in trees.items():
         column = f"{prefix}{number}"
         may_be = F.col(which)["number"] == number
@@ -298,8 +298,15 @@ def _with_decoded(
         if unsure:
             may_be = may_be | named.isin(unsure)
         columns[column] = F.when(may_be, _decoded(kind, body, whole, tree))
-        each.append(DecodedLayout(tree, *_read(kind, tree, F.col(column))))
+        if kind == "avro":
+            each.append(DecodedLayout(tree, avro.value(F.col(column)), avro.is_exact(F.col(column))))
+            continue
+        # In a column of its own: as an expression, each of a row's fields would contain the whole row.
+        parts = zip(("value", "is_exact"), _read_text(kind, tree, F.col(column)), strict=True)
+        read[f"{column}_read"] = F.struct(*(part.alias(name) for name, part in parts))
+        each.append(DecodedLayout(tree, F.col(f"{column}_read")["value"], F.col(f"{column}_read")["is_exact"]))
     records = records.withColumns(columns) if columns else records
+    records = records.withColumns(read) if read else records
     if several:
         fitting = [F.when(named == name, _only_fit(each, found)) for name, found in several.items()]
         records = records.withColumn(which, F.coalesce(which, *fitting))
@@ -324,15 +331,14 @@ def _only_fit(each: Sequence[DecodedLayout], found: Mapping[int, str]) -> Column
 def _decoded(kind: str, body: Column, whole: Tree, tree: Tree) -> Column:
     if kind == "avro":
         return avro.decoded(body, whole, tree)
-    text = body.cast("string")
+    # Spark's readers of texts replace bytes that are not UTF-8.
+    text = F.when(F.encode(body.cast("string"), "UTF-8") == body, body.cast("string"))
     if kind in ("csv", "string"):
         return text_format.decoded(text, tree, kind)
-    return json_format.decoded(text, tree, "payload" if kind == "connect" else None)
+    return json_format.decoded(text, tree, kind)
 
 
-def _read(kind: str, tree: Tree, found: Column) -> tuple[Column, Column]:
-    if kind == "avro":
-        return avro.value(found), avro.is_exact(found)
+def _read_text(kind: str, tree: Tree, found: Column) -> tuple[Column, Column]:
     if kind in ("csv", "string"):
         return text_format.value(found, tree), text_format.is_exact(found)
-    return json_format.value(found, tree), json_format.is_exact(found)
+    return json_format.value(found, tree, kind), json_format.is_exact(found, tree, kind)

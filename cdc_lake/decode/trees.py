@@ -98,7 +98,9 @@ def differences(before: Tree, after: Tree, where: str = "") -> list[str]:
 
 
 def is_decimal(tree: Tree) -> bool:
-    """Whether the bytes are an unscaled decimal."""
+    """Whether the bytes are an unscaled decimal, or the value is a decimal of JSON (`decode.json`)."""
+    if tree["type"] == "decimal":
+        return True
     is_named = tree["type"] in ("bytes", "fixed") and tree.get("logicalType") == "decimal"
     return is_named and type(tree.get("precision")) is int and type(tree.get("scale", 0)) is int
 

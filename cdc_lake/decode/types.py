@@ -9,25 +9,26 @@ Sources: Debezium's type mappings; docs/explanation/bronze.md "Types".
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
+from functools import partial
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import quoted
+from cdc_lake.decode import declared_types, times
 from cdc_lake.decode.schemas import SchemaError
 from cdc_lake.decode.trees import Tree, connect_name, decimal_size, fields, is_decimal, non_null
-from cdc_lake.decode.unscaled import MAX_DIGITS, is_too_long, plain_text
+from cdc_lake.decode.unscaled import (
+    MAX_DIGITS,
+    decimal_of_bytes,
+    decimal_of_text,
+    is_too_long,
+    plain_text,
+    text_with_scale,
+)
 
 OUT_OF_CALENDAR = "infinities and years outside 1 to 9999 become null"
 BEYOND_MICROSECONDS = "digits beyond microseconds are cut off"
-
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-"""0001-01-01 and 9999-12-31 in days from 1970: what Spark, Parquet readers and Python hold alike."""
-_DAY_MICROS = 86_400_000_000
-_YEAR_IN_RANGE = r"^(?!0000)\d{4}-"
-_TIME_OF_DAY = r"^\d{2}:\d{2}:\d{2}(\.\d+)?Z?$"
 
 _WHOLE = ("smallint", "int", "bigint")
 _FLOATING = ("float", "double")
@@ -53,14 +54,15 @@ class TypeMapping:
         convert: from the column as `from_avro` returns it to a column of `type`. Null stays null.
         losses: what a value can lose, as texts; empty if nothing.
         is_lossy: whether a non-null value does lose it.
-        is_too_long: whether a value contains a number too long to write out; may be null if not.
+        problem: why a value does not fit `type`, string; null if it does, and for null. Its arguments are the value as
+            `from_avro` returns it, and its path from the column on. None if every value fits.
     """
 
     type: str
     convert: Callable[[Column], Column] = _same
     losses: tuple[str, ...] = ()
     is_lossy: Callable[[Column], Column] = _never
-    is_too_long: Callable[[Column], Column] = _never
+    problem: Callable[[Column, str], Column] | None = None
 
 
 def type_mapping(tree: Tree) -> TypeMapping:
@@ -85,23 +87,21 @@ def type_mapping(tree: Tree) -> TypeMapping:
         return _struct({name: type_mapping(part) for name, part in fields(tree).items()})
     if (kind, None) in RULES:
         return RULES[kind, None]
-    if kind == "spark":
-        return TypeMapping(tree["spark.type"], _same)
+    if kind == "text":
+        return _declared(tree["declared"])
     raise SchemaError(f"a column cannot store values of several types (Avro type `{kind}`)")
 
 
-def number_problem(columns: Iterable[tuple[str, Tree, Column]]) -> Column:
-    """Why numbers in columns cannot be written out, string; null if they can.
+def value_problem(columns: Iterable[tuple[str, Tree, Column]]) -> Column:
+    """Why a value in columns does not fit its type, string; null if all do.
+
+    Bronze quarantines such a record: silver converts by the same mapping, and would fail or store another value.
 
     Args:
         columns: name, type, and value as `from_avro` returns it.
     """
-    what = f"has a number of more than {MAX_DIGITS} digits; set decimal.handling.mode=string on the connector"
-    found = [
-        F.when(stored.is_too_long(value), F.lit(f"the column `{name}` {what}"))
-        for name, tree, value in columns
-        if (stored := type_mapping(tree)).is_too_long is not _never
-    ]
+    mappings = ((name, type_mapping(tree), value) for name, tree, value in columns)
+    found = [stored.problem(value, name) for name, stored, value in mappings if stored.problem]
     return F.coalesce(*found, F.lit(None).cast("string"))
 
 
@@ -171,12 +171,69 @@ def stored_types(columns: Mapping[str, Tree]) -> dict[str, str]:
 
 
 def _decimal(tree: Tree) -> TypeMapping:
-    size = decimal_size(tree)
+    size, scale = decimal_size(tree), tree.get("scale", 0)
+    if tree["type"] == "decimal":
+        return _decimal_of_json(size, scale)
     if size is None:
-        scale = tree.get("scale", 0)
-        return TypeMapping("string", lambda c: plain_text(c, F.lit(scale)), is_too_long=lambda c: is_too_long(c, scale))
+        return TypeMapping(
+            "string", lambda c: plain_text(c, F.lit(scale)), problem=lambda c, path: _unwritable(c, path, scale)
+        )
     target = f"decimal({size[0]},{size[1]})"
-    return TypeMapping(target, lambda c: c.cast(target))
+    return TypeMapping(target, lambda c: c.cast(target), problem=_misfit(target, lambda c: c.cast(target)))
+
+
+def _decimal_of_json(size: tuple[int, int] | None, scale: int) -> TypeMapping:
+    """A decimal in JSON: a struct of its `unscaled` bytes and the text of its `number`, of which one is null."""
+    if size is None:
+
+        def written(column: Column) -> Column:
+            unscaled, text = column["unscaled"], column["number"]
+            return F.coalesce(plain_text(unscaled, F.lit(scale)), text_with_scale(text, scale))
+
+        def unwritable(column: Column, path: str) -> Column:
+            unscaled, text = column["unscaled"], column["number"]
+            is_not_a_number = F.when(text.isNotNull(), text_with_scale(text, scale)).otherwise("").isNull()
+            message = f"the column `{path}` has a value that is not a number with {scale} digits after the point"
+            return F.coalesce(_unwritable(unscaled, path, scale), F.when(is_not_a_number, message))
+
+        return TypeMapping("string", written, problem=unwritable)
+    target = f"decimal({size[0]},{size[1]})"
+
+    def convert(column: Column) -> Column:
+        sent = decimal_of_bytes(column["unscaled"], size[1]).cast(target)
+        return F.coalesce(sent, decimal_of_text(column["number"], *size))
+
+    return TypeMapping(target, convert, problem=_misfit(target, convert))
+
+
+def _misfit(kind: str, convert: Callable[[Column], Column]) -> Callable[[Column, str], Column]:
+    """The problem that a value is null after it is converted."""
+
+    def problem(column: Column, path: str) -> Column:
+        message = f"the column `{path}` has a value that does not fit {kind}, its declared type"
+        return F.when(column.isNotNull() & convert(column).isNull(), F.lit(message))
+
+    return problem
+
+
+def _unwritable(unscaled: Column, path: str, scale: int = 0) -> Column:
+    """The problem that a number is too long to write out, or has no digits."""
+    what = f"has a number of more than {MAX_DIGITS} digits; set decimal.handling.mode=string on the connector"
+    return F.when(is_too_long(unscaled, scale), F.lit(f"the column `{path}` {what}")).when(
+        F.length(unscaled) == 0, F.lit(f"the column `{path}` has a number without digits")
+    )
+
+
+def _declared(name: str) -> TypeMapping:
+    """A declared type, from the text of its values."""
+    can_be_finer = name in ("timestamp", "timestamp_s", "timestamp_ns")
+    return TypeMapping(
+        declared_types.spark_type(name),
+        partial(declared_types.value_of, name),
+        (BEYOND_MICROSECONDS,) if can_be_finer else (),
+        partial(declared_types.has_digits_beyond_micros, name) if can_be_finer else _never,
+        None if name in ("string", "binary") else partial(declared_types.why_not, name),
+    )
 
 
 def _array(items: TypeMapping) -> TypeMapping:
@@ -184,8 +241,7 @@ def _array(items: TypeMapping) -> TypeMapping:
     is_lossy = (
         _never if items.is_lossy is _never else lambda c: F.exists(c, lambda i: i.isNotNull() & items.is_lossy(i))
     )
-    too_long = _never if items.is_too_long is _never else lambda c: F.exists(c, items.is_too_long)
-    return TypeMapping(f"array<{items.type}>", convert, items.losses, is_lossy, too_long)
+    return TypeMapping(f"array<{items.type}>", convert, items.losses, is_lossy, _problem_of_items(items, _same))
 
 
 def _map(values: TypeMapping) -> TypeMapping:
@@ -195,9 +251,19 @@ def _map(values: TypeMapping) -> TypeMapping:
     def is_lossy(column: Column) -> Column:
         return F.exists(F.map_values(column), lambda value: value.isNotNull() & values.is_lossy(value))
 
-    inner = values.is_too_long
-    too_long = _never if inner is _never else lambda c: F.exists(F.map_values(c), inner)
-    return TypeMapping(f"map<string, {values.type}>", convert, values.losses, is_lossy, too_long)
+    return TypeMapping(
+        f"map<string, {values.type}>", convert, values.losses, is_lossy, _problem_of_items(values, F.map_values)
+    )
+
+
+def _problem_of_items(items: TypeMapping, of: Callable[[Column], Column]) -> Callable[[Column, str], Column] | None:
+    """The first problem of the items of an array, which `of` makes of a value."""
+    inner = items.problem
+    if inner is None:
+        return None
+    return lambda column, path: F.element_at(
+        F.filter(F.transform(of(column), lambda item: inner(item, path)), lambda one: one.isNotNull()), 1
+    )
 
 
 def _struct(parts: dict[str, TypeMapping]) -> TypeMapping:
@@ -213,70 +279,28 @@ def _struct(parts: dict[str, TypeMapping]) -> TypeMapping:
             lost = lost | (column[name].isNotNull() & part.is_lossy(column[name]))
         return lost
 
-    long = {name: part.is_too_long for name, part in parts.items() if part.is_too_long is not _never}
+    problems = {name: part.problem for name, part in parts.items() if part.problem}
 
-    def too_long(column: Column) -> Column:
-        return reduce(or_, (F.coalesce(is_so(column[name]), F.lit(False)) for name, is_so in long.items()))
+    def problem(column: Column, path: str) -> Column:
+        return F.coalesce(*(one(column[name], f"{path}.{name}") for name, one in problems.items()))
 
     losses = dict.fromkeys(loss for part in parts.values() for loss in part.losses)
-    return TypeMapping(f"struct<{inner}>", convert, tuple(losses), is_lossy, too_long if long else _never)
-
-
-def _date(days: Column) -> Column:
-    return F.when(days.between(_FIRST_DAY, _LAST_DAY), F.date_add(F.lit("1970-01-01").cast("date"), days))
-
-
-def _date_of_text(text: Column) -> Column:
-    """An ISO date with or without a zone."""
-    return F.when(text.rlike(_YEAR_IN_RANGE), F.try_to_timestamp(F.substring(text, 1, 10)).cast("date"))
-
-
-def _timestamp(micros: Column) -> Column:
-    in_range = micros.between(_FIRST_DAY * _DAY_MICROS, (_LAST_DAY + 1) * _DAY_MICROS - 1)
-    return F.when(in_range, F.timestamp_micros(micros))
-
-
-def _timestamp_of_millis(millis: Column) -> Column:
-    limit = _DAY_MICROS // 1000
-    return F.when(millis.between(_FIRST_DAY * limit, (_LAST_DAY + 1) * limit - 1), F.timestamp_millis(millis))
-
-
-def _timestamp_of_nanos(nanos: Column) -> Column:
-    # The largest and the smallest number are Postgres' infinities.
-    return F.when(~nanos.isin(2**63 - 1, -(2**63)), _timestamp(_micros_of_nanos(nanos)))
-
-
-def _timestamp_of_text(text: Column) -> Column:
-    """ISO text; `infinity`, years of more than four digits and years before 1 are out of range."""
-    return F.when(text.rlike(_YEAR_IN_RANGE), F.try_to_timestamp(text))
-
-
-def _micros_of_millis(millis: Column) -> Column:
-    return millis.cast("bigint") * 1000
-
-
-def _micros_of_nanos(nanos: Column) -> Column:
-    return F.call_function("div", nanos - F.pmod(nanos, F.lit(1000)), F.lit(1000))
-
-
-def _micros_of_text(text: Column) -> Column:
-    """Microseconds since midnight of an ISO time of day in UTC."""
-    hours, minutes, seconds = (F.substring(text, start, 2).cast("bigint") for start in (1, 4, 7))
-    fraction = F.rpad(F.regexp_extract(text, r"\.(\d{1,6})", 1), 6, "0").cast("bigint")
-    return F.when(text.rlike(_TIME_OF_DAY), ((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + fraction)
-
-
-def _has_nanos(nanos: Column) -> Column:
-    return nanos % 1000 != 0
-
-
-def _has_nanos_in_text(text: Column) -> Column:
-    return text.rlike(r"\.\d{6}\d*[1-9]")
+    return TypeMapping(f"struct<{inner}>", convert, tuple(losses), is_lossy, problem if problems else None)
 
 
 def _variable_scale(value: Column) -> Column:
     """The plain decimal text of a struct's `value` / 10^`scale`."""
     return F.when(value.isNotNull(), plain_text(value["value"], value["scale"]))
+
+
+def _variable_scale_problem(value: Column, path: str) -> Column:
+    is_incomplete = value.isNotNull() & (value["value"].isNull() | value["scale"].isNull())
+    message = F.lit(f"the column `{path}` has a number without digits or without a scale")
+    return F.coalesce(_unwritable(value["value"], path), F.when(is_incomplete, message))
+
+
+def _small(column: Column) -> Column:
+    return F.when(column.between(-(2**15), 2**15 - 1), column.cast("smallint"))
 
 
 def _in_calendar(
@@ -294,13 +318,13 @@ _TIME = "io.debezium.time"
 _DATA = "io.debezium.data"
 _CONNECT = "org.apache.kafka.connect.data"
 
-_SMALL = TypeMapping("smallint", lambda c: c.cast("smallint"))
+_SMALL = TypeMapping("smallint", _small, problem=_misfit("smallint", _small))
 _TEXT = TypeMapping("string")
 _BINARY = TypeMapping("binary")
-_DATE = _in_calendar("date", _date)
-_MILLIS = _in_calendar("timestamp", _timestamp_of_millis)
-_TIME_OF_MILLIS = TypeMapping("bigint", _micros_of_millis)
-_NANOS = TypeMapping("bigint", _micros_of_nanos, (BEYOND_MICROSECONDS,), _has_nanos)
+_DATE = _in_calendar("date", times.date)
+_MILLIS = _in_calendar("timestamp", times.timestamp_of_millis)
+_TIME_OF_MILLIS = TypeMapping("bigint", times.micros_of_millis)
+_NANOS = TypeMapping("bigint", times.micros_of_nanos, (BEYOND_MICROSECONDS,), times.has_nanos)
 
 RULES: dict[tuple[str, str | None], TypeMapping] = {
     # Numbers, texts and bytes without a name.
@@ -316,20 +340,23 @@ RULES: dict[tuple[str, str | None], TypeMapping] = {
     # Dates, and timestamps in UTC; those without a zone as wall-clock time.
     ("int", f"{_TIME}.Date"): _DATE,
     ("int", f"{_CONNECT}.Date"): _DATE,
-    ("string", f"{_TIME}.IsoDate"): _in_calendar("date", _date_of_text),
+    ("string", f"{_TIME}.IsoDate"): _in_calendar("date", times.date_of_text),
     ("long", f"{_TIME}.Timestamp"): _MILLIS,
     ("long", f"{_CONNECT}.Timestamp"): _MILLIS,
-    ("long", f"{_TIME}.MicroTimestamp"): _in_calendar("timestamp", _timestamp),
-    ("long", f"{_TIME}.NanoTimestamp"): _in_calendar("timestamp", _timestamp_of_nanos, _has_nanos),
-    ("string", f"{_TIME}.IsoTimestamp"): _in_calendar("timestamp", _timestamp_of_text, _has_nanos_in_text),
-    ("string", f"{_TIME}.ZonedTimestamp"): _in_calendar("timestamp", _timestamp_of_text, _has_nanos_in_text),
+    ("long", f"{_TIME}.MicroTimestamp"): _in_calendar("timestamp", times.timestamp),
+    ("long", f"{_TIME}.NanoTimestamp"): _in_calendar("timestamp", times.timestamp_of_nanos, times.has_nanos),
+    ("string", f"{_TIME}.IsoTimestamp"): _in_calendar("timestamp", times.timestamp_of_text, times.has_nanos_in_text),
+    ("string", f"{_TIME}.ZonedTimestamp"): _in_calendar("timestamp", times.timestamp_of_text, times.has_nanos_in_text),
     # Times of day, in microseconds since midnight for any unit: 24:00:00 is 86400000000.
     ("int", f"{_TIME}.Time"): _TIME_OF_MILLIS,
     ("int", f"{_CONNECT}.Time"): _TIME_OF_MILLIS,
     ("long", f"{_TIME}.MicroTime"): TypeMapping("bigint"),
     ("long", f"{_TIME}.NanoTime"): _NANOS,
     ("string", f"{_TIME}.IsoTime"): TypeMapping(
-        "bigint", _micros_of_text, (BEYOND_MICROSECONDS,), lambda c: _micros_of_text(c).isNull() | _has_nanos_in_text(c)
+        "bigint",
+        times.micros_of_text,
+        (BEYOND_MICROSECONDS,),
+        lambda c: times.micros_of_text(c).isNull() | times.has_nanos_in_text(c),
     ),
     ("string", f"{_TIME}.ZonedTime"): _TEXT,
     # Durations, in microseconds, and years.
@@ -338,7 +365,7 @@ RULES: dict[tuple[str, str | None], TypeMapping] = {
     ("string", f"{_TIME}.Interval"): _TEXT,
     ("int", f"{_TIME}.Year"): TypeMapping("int"),
     # A decimal with a scale per value.
-    ("record", VARIABLE_SCALE): TypeMapping("string", _variable_scale, is_too_long=lambda c: is_too_long(c["value"])),
+    ("record", VARIABLE_SCALE): TypeMapping("string", _variable_scale, problem=_variable_scale_problem),
     # Texts and bytes with a known meaning, stored as sent.
     ("string", f"{_DATA}.Json"): _TEXT,
     ("string", f"{_DATA}.Xml"): _TEXT,

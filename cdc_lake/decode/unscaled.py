@@ -1,4 +1,4 @@
-"""Decimals of up to a thousand digits, from their unscaled bytes to plain text by Spark's own expressions.
+"""Decimals from their unscaled bytes or from a number's text, by Spark's own expressions; up to a thousand digits.
 
 Spark has decimals of up to 38 digits and no other number to read longer ones with. Up to 8 bytes are a bigint's digits.
 Longer numbers are converted from base 2^16 to base 10^14 digit by digit, as on paper; the time grows with the square of
@@ -6,11 +6,17 @@ the length: 40 digits take some 30 microseconds, a thousand some milliseconds, a
 ones are quarantined (`is_too_long`).
 """
 
+import json
 from collections.abc import Callable
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
 
+from cdc_lake.decode.trees import MAX_DECIMAL_PRECISION
+
+NUMBER = r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,9})?$"
+"""The text of a number."""
 MAX_DIGITS = 1_000
 """The largest precision, and the largest scale, that Postgres lets a `numeric` declare."""
 _MAX_BYTES = 416
@@ -42,6 +48,45 @@ def is_too_long(unscaled: Column, scale: int = 0) -> Column:
         scale: of all numbers of the column, if they share one.
     """
     return F.length(unscaled) > (_MAX_BYTES if scale <= MAX_DIGITS else _MAX_BYTES_OF_NEGATIVE_SCALE)
+
+
+def decimal_of_bytes(unscaled: Column, scale: int) -> Column:
+    """Spark's widest decimal with a scale, from its unscaled bytes; null if they are none, or have more digits."""
+    # Avro's decimal is a length and these bytes, so the JVM's own reader decodes it.
+    fields = {"logicalType": "decimal", "precision": MAX_DECIMAL_PRECISION, "scale": scale}
+    length = F.unhex(F.lpad(F.hex(F.length(unscaled) * 2), 2, "0"))
+    found = from_avro(F.concat(length, unscaled), json.dumps({"type": "bytes", **fields}), {"mode": "PERMISSIVE"})
+    return F.when(F.length(unscaled).between(1, 16), found)
+
+
+def decimal_of_text(text: Column, precision: int, scale: int) -> Column:
+    """A decimal from a number's text; null if it is no number, or loses a digit."""
+    # Shifting the point of a number with a huge exponent would fill the memory, so digits are counted in the text.
+    return F.when(_fraction_digits(text) <= scale, text.cast(f"decimal({precision},{scale})"))
+
+
+def text_with_scale(text: Column, scale: int) -> Column:
+    """A number's text as `plain_text` writes it; null if it is no number, loses a digit, or has too many."""
+    all_digits = F.concat(F.regexp_extract(text, r"^[-+]?(\d*)", 1), _sent_fraction(text))
+    digits = F.translate(F.ltrim(F.translate(all_digits, "0", " ")), " ", "0")
+    zeros = F.lit(scale) - _fraction_digits(text)
+    is_short = zeros.between(0, 2 * MAX_DIGITS) & (F.length(text) <= 2 * MAX_DIGITS)
+    shifted = F.concat(
+        F.when(text.startswith("-"), "-").otherwise(""), digits, F.call_function("repeat", F.lit("0"), zeros)
+    )
+    unscaled = F.when(F.translate(shifted, "-0", "") == "", "0").otherwise(shifted)
+    return F.when(is_short, _let(unscaled, lambda whole: _with_point(whole, F.lit(scale))))
+
+
+def _fraction_digits(text: Column) -> Column:
+    """How many digits after the point a number needs, int; negative for 1E3, null for a text that is no number."""
+    exponent = F.coalesce(F.regexp_extract(text, r"[eE]([-+]?\d+)$", 1).cast("int"), F.lit(0))
+    return F.when(text.rlike(NUMBER), F.length(_sent_fraction(text)) - exponent)
+
+
+def _sent_fraction(text: Column) -> Column:
+    """The digits after the point, without zeros at the end."""
+    return F.regexp_extract(text, r"\.(\d*?)0*(?:[eE]|$)", 1)
 
 
 def _let(value: Column, of: Callable[[Column], Column]) -> Column:

@@ -99,7 +99,7 @@ def _is_placeholder(tree: Tree, value: Column, placeholder: str) -> Column | Non
         )
     if kind == "bytes" and not is_decimal(tree):
         return value == F.lit(raw)
-    if kind == "map":
+    if kind == "map" and non_null(tree["values"])["type"] == "string":
         return value[placeholder] == F.lit(placeholder)
     if kind == "array":
         return _is_placeholder_array(non_null(tree["items"]), value, placeholder)

@@ -351,7 +351,7 @@ def test_number_out_of_range_quarantines_only_its_record(spark: SparkSession) ->
     rows = by_offset(decided(spark, topic.registry, changes))
 
     assert [(row["status"], row["error"] and row["error"]["stage"]) for row in rows] == [
-        ("quarantined", "decode"),
+        ("quarantined", "type"),
         ("ok", None),
         ("ok", None),
         ("ok", None),
@@ -383,7 +383,8 @@ def test_number_with_too_many_digits_quarantines_its_record(spark: SparkSession)
     assert [row["status"] for row in rows] == ["ok"] * 5 + ["quarantined"] * 10 + ["ok"]
     what = "has a number of more than 1000 digits; set decimal.handling.mode=string on the connector"
     assert [row["error"].asDict() for row in rows[5:15]] == 2 * [
-        {"stage": "type", "code": "number_too_long", "message": f"the column `{name}` {what}"} for name in kinds
+        {"stage": "type", "code": "unfit_value", "message": f"the column `{path}` {what}"}
+        for path in ("wide", "variable", "several", "inner.wide", "map")
     ]
 
 

@@ -36,10 +36,11 @@ _POLICIES = """
 - **Decimals** of up to 38 digits are decimals. Other numbers are exact plain text of up to 1,000 digits, the maximum
   that a Postgres `numeric` can declare. These are wider decimals, decimals of columns without a declared precision
   (the Avro schema then has 64, as for Postgres' `money`), and decimals whose values have different scales (`numeric`
-  without precision, Oracle's `NUMBER`). A record with a longer number is quarantined (`number_too_long`), because the
+  without precision, Oracle's `NUMBER`). A record with a longer number is quarantined (`unfit_value`), because the
   time to write a number grows with the square of its length: the 131,072 digits that an undeclared `numeric` may have
   take minutes. With `decimal.handling.mode=string` on the connector, such numbers arrive as text and land. A record
-  with a value that has more digits than its column declares is quarantined too.
+  with a value that has more digits than its column declares is quarantined too, in every format. In JSON, decimals may
+  be Base64 or numbers (`decimal.format`).
 - **Keys** must not lose anything, because two rows could become one. If a key has a value that its column's type does
   not support (an infinite date, a time finer than a microsecond), the record is quarantined (`key_problem` in
   `cdc_lake/decode/key.py`). Losses before Kafka cannot be detected. A date before 1582-10-15 in a key may differ

@@ -7,7 +7,7 @@ import pytest
 from support.events import body, decimal
 
 from cdc_lake.bronze.explain import fields_read, reason
-from cdc_lake.decode.records import WriterSchema
+from cdc_lake.decode.records import WriterSchema, schema_text
 
 pytestmark = pytest.mark.core
 
@@ -52,6 +52,33 @@ def test_value_out_of_range_of_its_column_is_explained() -> None:
 
 def test_text_that_is_not_utf8_is_named() -> None:
     assert reason(WriterSchema(TEXT), b"\x02\x02\x06\xff\xfe\xfd\0") == "one of its texts is not UTF-8, at `name`"
+
+
+def test_decimal_that_spark_cannot_read_is_named() -> None:
+    wide = body(TEXT, {"id": 1, "name": "secret", "rate": (10**38).to_bytes(17, "big")})
+
+    assert reason(WriterSchema(TEXT), wide) == "`rate` has more digits than its 4"
+
+
+ROW = {"type": "struct", "fields": [{"field": "n", "type": "int32"}, {"field": "blob", "type": "bytes"}]}
+INSIDE = {"type": "struct", "fields": [{"field": "rows", "type": "array", "items": {**ROW, "optional": True}}]}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b'{"payload": {"rows": [{"n": 1}, {"n": "secret"}]}}', "the value of `rows.n` is not int"),
+        (b'{"payload": {"rows": [null, {"n": 2147483648}]}}', "the value of `rows.n` is not int"),
+        (b'{"payload": {"rows": [{"blob": "secret."}]}}', "the value of `rows.blob` is not bytes"),
+        (b'{"payload": {"rows": {}}}', "the value of `rows` is not array"),
+        (b'{"payload": {"rows": []}} secret', "the text is not one JSON value"),
+        (b'{"payload": {"rows": ["\xff"]}}', "the text is not UTF-8"),
+    ],
+)
+def test_json_field_that_does_not_fit_is_named(content: bytes, said: str) -> None:
+    schema = WriterSchema(schema_text("connect", schema=json.dumps(INSIDE)))
+
+    assert reason(schema, content) == said
 
 
 @pytest.mark.parametrize(
