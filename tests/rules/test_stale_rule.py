@@ -104,7 +104,7 @@ def test_snapshot_row_is_outdated_if_its_position_is_older(row: Order, log_may_r
     assert not is_outdated(row, Order(None, "d", 100), log_may_reset=log_may_reset)
 
 
-def test_replayed_key_change_of_a_group_keeps_the_values_of_its_row() -> None:
+def test_replayed_key_change_of_a_group_keeps_its_values() -> None:
     """Also when silver has forgotten the values that the old key left."""
     order, state = Order([9, SHARED], "d", 100), State()
     step(state, Event((1,), "c", order, {"n": 1, "body": "a"}, key_change="1 to 2"), hard=True)
