@@ -72,36 +72,28 @@ def root(tmp_path: Path, folded: Path) -> Path:
 
 
 def test_every_table_has_the_same_rows(spark: SparkSession, root: Path, topic: Topic) -> None:
-    lake = Lake(spark, root, topic)
-    lake.land(
+    """A record without a key, and one whose key is not Avro, change none of them."""
+    lake, good = Lake(spark, root, topic), change(topic, 9, "u", 1, "bad")
+    landed = lake.land(
         [
             change(topic, 6, "u", 1, PLACEHOLDER),
             change(topic, 7, "d", 2),
             change(topic, 4, "u", 4, "sent again, behind its delete"),
             change(topic, 8, "c", 5, "five"),
+            topic.record(None, good.value),
+            topic.record(b"\0\0", good.value),
         ]
     )
 
     report = run_silver(config(root), [topic.table], spark)
 
+    assert landed.rows["quarantined"] == 2
     assert outcomes(report) == {f"{topic.table}{kind}": None for kind in LAYERS}
     expected = {1: (6, "one", "u"), 3: (3, "three", "c"), 5: (8, "five", "c")}
     assert {layer: rows(root, topic, layer) for layer in LAYERS.values()} == dict.fromkeys(LAYERS.values(), expected)
     found = status(config(root), ["*"], spark, source=lake.broker).tables
     assert [one.table for one in found] == [topic.table, *(f"{topic.table}{kind}" for kind in LAYERS)]
     assert {one.behind_records for one in found} == {0}
-
-
-def test_record_without_usable_key_changes_no_table(spark: SparkSession, root: Path, topic: Topic) -> None:
-    """No key, and a key that is not Avro."""
-    good = change(topic, 6, "u", 1, "bad")
-    landed = Lake(spark, root, topic).land([topic.record(None, good.value), topic.record(b"\0\0", good.value)])
-
-    report = run_silver(config(root), [topic.table], spark)
-
-    assert landed.rows["quarantined"] == 2
-    assert outcomes(report) == {f"{topic.table}{kind}": None for kind in LAYERS}
-    assert [rows(root, topic, layer) for layer in LAYERS.values()] == [unchanged()] * len(LAYERS)
 
 
 def test_changed_key_columns_stop_every_table_without_changes(spark: SparkSession, root: Path, topic: Topic) -> None:
