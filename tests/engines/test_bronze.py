@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, Row, SparkSession
+from conformance.by_lake import table_rows
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from support.copies import copied
 from support.events import OPTIONAL_STRING, START_MS, Record, Topic, control, framed
@@ -70,8 +71,9 @@ class Bronze:
         (done,) = replay_quarantined(self._config(), [self.name], self.spark, registry=self.topic.registry).tables
         return done
 
-    def rows(self) -> list[Row]:
-        return self.table.read().orderBy("generation", "partition", "offset").collect()
+    def rows(self) -> list[dict[str, Any]]:
+        """Its rows in order, read by delta-rs."""
+        return sorted(table_rows(self.table.path), key=lambda row: coordinates([row]))
 
     def change(self, op: str = "u", key: int = 1, partition: int = 0, **more: Any) -> Record:
         return self.topic.change(op, key, partition=partition, **more)
@@ -105,7 +107,7 @@ def landed(one_run: Bronze, tmp_path: Path) -> Bronze:
 LANDED = [(0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 1, 0)]
 
 
-def coordinates(rows: list[Row]) -> list[tuple[int, int, int]]:
+def coordinates(rows: list[dict[str, Any]]) -> list[tuple[int, int, int]]:
     return [(row["generation"], row["partition"], row["offset"]) for row in rows]
 
 
