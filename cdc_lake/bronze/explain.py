@@ -62,7 +62,10 @@ def reason(schema: WriterSchema, body: bytes) -> str:
     stream, unfit = io.BytesIO(body), list[str]()
     try:
         for path, tree, value in _leaves(schema.tree, stream, ""):
-            if is_decimal(tree) and (size := decimal_size(tree)) and not _fits(value, size[0]):
+            size = decimal_size(tree) if is_decimal(tree) else None
+            if size and not value:
+                unfit.append(f"`{path}` is a decimal without bytes")
+            elif size and not _fits(value, size[0]):
                 unfit.append(f"`{path}` has more digits than its {size[0]}")
     except _Stopped as stopped:
         at, cause = f", at `{stopped.path}`" if stopped.path else "", stopped.__cause__
