@@ -21,7 +21,7 @@ BRONZE = {
     "tombstone_of": "bigint",  # Offset of the delete that this tombstone follows directly; null for other records.
     "op": "string",  # Debezium's operation, such as `r`, `c`, `u`, `d` or `t`.
     "source_ts_ms": "bigint",  # Time of the change at the source, in ms since 1970.
-    "source_position": "array<bigint>",  # Position in the source's log, within its domain. A group of events shares one that ends with -1.
+    "source_position": "array<bigint>",  # Position in the source's log; it ends with -1 if events share it.
     "position_domain": "string",  # Log that the position belongs to, such as the server and database.
     "snapshot": "string",  # Debezium's snapshot marker.
     "transaction_id": "string",  # Id of the source's transaction.
