@@ -329,8 +329,8 @@ def _order_by_time(batch: Batch) -> list[str]:
     if batch.rows.where(is_unplaced).isEmpty():
         return []
     return [
-        "changes have no position, so their source time orders them, and a clock that is set back makes newer changes "
-        "look like replays; send the position's fields (docs/reference/connectors.md), or set merge.order: log"
+        "changes have no position, so a clock that is set back makes newer ones look replayed; send the position's "
+        "fields (docs/reference/connectors.md), or set merge.order: log"
     ]
 
 

@@ -214,7 +214,7 @@ def test_plan_warns_of_updates_with_partial_rows(spark: SparkSession, tmp_path: 
     console = Console(width=200, record=True, highlight=False)
     _print_plan(found, console)
     text = console.export_text()
-    assert "set binlog_row_image=full" in text and text.count("set merge.order: log") == 3
+    assert "set binlog_row_image=full" in text and text.count("merge.order: log") == 3
     assert not any(table.warnings for table in plan(Config(lake=lake, defaults=told), ["bare"], **options).tables)
 
 
