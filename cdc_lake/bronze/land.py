@@ -70,7 +70,6 @@ def land_next(run: Landing) -> bool:
     if not spans and (progress is None or before.gaps):
         # An empty topic gets a table, so that silver finds one; and an accepted loss is recorded once.
         spans = {p: Span(offset, offset) for p, offset in position.items()}
-    counted = dict(done.rows)
     if spans:
         with planned_for(run.spark, rows=count_offsets(spans)):
             before = starting_progress(run, _land_batch(run, spans, before))
@@ -81,8 +80,10 @@ def land_next(run: Landing) -> bool:
     _send_dead_letters(run)
     done.version_after = run.table.version()
     _check_quarantine_limit(done, run.settings)
-    _check_usable(run, before.commit, counted)
-    return bool(unread(run.log, position))
+    is_more = bool(unread(run.log, position))
+    if not is_more:
+        _check_usable(run, before.commit)
+    return is_more
 
 
 def _land_batch(run: Landing, spans: Mapping[int, Span], before: BronzeProgress) -> BronzeProgress:
@@ -326,30 +327,27 @@ def _check_quarantine_limit(done: TableReport, settings: TableConfig) -> None:
         )
 
 
-def _check_usable(run: Landing, batch: int, counted: Mapping[str, int]) -> None:
-    """Warn if no record of the committed batch could be used, and raise if `quality.on_unusable_batch` is `stop`.
+def _check_usable(run: Landing, batch: int) -> None:
+    """Warn if no record of the run could be used, and raise if `quality.on_unusable_records` is `stop`.
 
     Args:
-        run: the run.
-        batch: the number of the batch.
-        counted: the counts of the run before it.
+        run: the run, after its last batch.
+        batch: the number of that batch.
     """
-    done = run.done
-    new = Counter(done.rows)
-    new.subtract(counted)
+    done, new = run.done, Counter(run.done.rows)
     if not new["read"] or new["quarantined"] + new["dropped"] < new["read"]:
         return
     rows = run.table.read().where(F.col("batch") == batch)
     first = rows.select("partition", "offset", "error.message").orderBy("partition", "offset").first()
     assert first is not None
-    what = f"none of the {new['read']} records of batch {batch} could be used"
-    done.warn(f"{what}; the first is {run.log.name}[{first['partition']}]@{first['offset']}: {first['message']}")
-    if run.settings.quality.on_unusable_batch == "warn" or run.bronze.is_continuous:
+    what = f"none of the {new['read']} records could be used"
+    done.warn(f"{what}, for example {run.log.name}[{first['partition']}]@{first['offset']}: {first['message']}")
+    if run.settings.quality.on_unusable_records == "warn" or run.bronze.is_continuous:
         return
     dropped = " --dropped" if new["dropped"] else ""
     raise QualityGateError(
         done.table,
         what,
         f"they are committed; run `cdc-lake quarantine list{dropped} --table {done.table}` for the reasons, fix the "
-        "cause and replay them; if it is expected, set `quality.on_unusable_batch: warn`",
+        "cause and replay them; if it is expected, set `quality.on_unusable_records: warn`",
     )

@@ -250,10 +250,10 @@ class QualityConfig(Model):
         description="Ends the run with exit 30 after the commit if it quarantines more than this number or share of "
         "its records.",
     )
-    on_unusable_batch: Literal["stop", "warn"] = Field(
+    on_unusable_records: Literal["stop", "warn"] = Field(
         default="stop",
-        description="Sets what to do after the commit of a batch that has only records that cannot be decoded: `stop` "
-        "(exit 30; with `--continuous` only a warning) or `warn`.",
+        description="Sets how a run ends that could use none of a table's records: `stop` (exit 30 after the commit; "
+        "with `--continuous` only a warning) or `warn`.",
     )
 
 

@@ -66,7 +66,7 @@ def results_by_lake(
         defaults=TableConfig(
             storage=(TABLE_TYPES[table_type],),
             deletes={"mode": deletes},
-            quality={"on_unusable_batch": "warn"},
+            quality={"on_unusable_records": "warn"},
         ),
         tables={copy.topic: TableConfig(**table_settings(copy.log.settings)) for copy in copies if copy.log.settings},
     )

@@ -115,7 +115,7 @@ def test_run_lands_new_records_in_batches_and_reports_lag(here: Bronze, monkeypa
     records = [here.change("c", 1, partition=0), here.change("c", 2, partition=1), here.change("u", 1, partition=0)]
     records.append(here.corrupt(here.change("u", 2, partition=1, offset=3)))
 
-    done = here.land(*records, read={"max_records_per_batch": 4}, quality={"on_unusable_batch": "warn"})
+    done = here.land(*records, read={"max_records_per_batch": 4}, quality={"on_unusable_records": "warn"})
 
     assert (done.error, done.status, done.batches) == (None, "ok", 2)
     assert (done.rows, done.consumed_to) == ({"read": 4, "ok": 3, "quarantined": 1, "control": 0}, {"0": 2, "1": 4})
@@ -149,24 +149,27 @@ def test_on_error_log_drops_unreadable_records_and_warns(here: Bronze, caplog: p
 
 
 @pytest.mark.core
-def test_batch_without_a_usable_record_exits_30_after_commit(here: Bronze) -> None:
+def test_run_without_a_usable_record_exits_30_after_commit(here: Bronze) -> None:
     def bad(key: int) -> Record:
         return here.corrupt(here.change("c", key))
 
     failed = here.land(bad(1), bad(2))
     next_run = here.land(here.change("c", 3), bad(4))
-    warned = here.land(bad(5), quality={"on_unusable_batch": "warn"})
+    warned = here.land(bad(5), quality={"on_unusable_records": "warn"})
     dropped = here.land(bad(6), quality={"on_error": "log"})
 
     assert failed.error is not None and (failed.error.code, failed.error.exit_code) == ("CDC-500", 30)
-    assert "none of the 2 records of batch 1 could be used" in failed.error.message
-    assert "`quality.on_unusable_batch: warn`" in failed.error.message
-    assert failed.warnings[0].startswith("none of the 2 records of batch 1 could be used; the first is ")
+    assert "none of the 2 records could be used" in failed.error.message
+    assert "`quality.on_unusable_records: warn`" in failed.error.message
+    assert failed.warnings[0].startswith("none of the 2 records could be used, for example ")
     assert f"{here.name}[0]@0: value: " in failed.warnings[0]
     assert (next_run.error, next_run.warnings, next_run.rows["ok"]) == (None, [], 1)
     assert (warned.error, len(warned.warnings)) == (None, 1)
     assert dropped.error is not None and "quarantine list --dropped" in dropped.error.message
     assert [row["status"] for row in here.rows()] == [*["quarantined"] * 2, "ok", *["quarantined"] * 2, "dropped"]
+
+    several = here.land(bad(7), bad(8), here.change("c", 9), read={"max_records_per_batch": 1})
+    assert (several.error, several.batches, several.rows["quarantined"]) == (None, 3, 2)
 
 
 def test_control_records_and_tombstones_are_usable(here: Bronze) -> None:
@@ -181,7 +184,7 @@ def test_control_records_and_tombstones_are_usable(here: Bronze) -> None:
     assert (controlled.error, controlled.warnings, controlled.rows["control"]) == (None, [], 1)
 
 
-def test_continuous_run_warns_of_a_batch_without_usable_records(here: Bronze) -> None:
+def test_continuous_run_warns_if_no_record_is_usable(here: Bronze) -> None:
     here.broker.append(here.corrupt(here.change("c", 1)))
     scheduler = TableScheduler(spark=here.spark, is_continuous=True)
 

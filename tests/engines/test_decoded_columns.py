@@ -115,7 +115,7 @@ def test_max_quarantined_is_a_number_or_a_share(limit: str, fails: bool) -> None
 
 
 def test_unknown_ids_exit_10_unless_quarantine_unknown_ids(spark: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(spark, tmp_path, AnyIdRegistry(), quality={"on_unusable_batch": "warn"})
+    lake = Lake(spark, tmp_path, AnyIdRegistry(), quality={"on_unusable_records": "warn"})
     send(lake, 9, event("c", row(1, "one"), 1))
 
     done = lake.land()

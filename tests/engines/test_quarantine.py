@@ -44,7 +44,7 @@ class QuarantineLake:
         self.spark, self.root = spark, root
         self.topic, self.broker = Topic(COLUMNS), FakeBroker()
         self.topic.registry.hide(self.topic.late_id)
-        self._settings = patched({"quality": {"on_unusable_batch": "warn"}}, settings)
+        self._settings = patched({"quality": {"on_unusable_records": "warn"}}, settings)
 
     def config(self, **settings: Any) -> Config:
         return Config(lake=LakeConfig(root=str(self.root)), defaults=TableConfig(**patched(self._settings, settings)))
@@ -278,7 +278,7 @@ class Portions(Run):
         strict, config = (
             Config(
                 lake=LakeConfig(root=str(root)),
-                defaults=TableConfig(**settings, quality={"expectations": those, "on_unusable_batch": "warn"}),
+                defaults=TableConfig(**settings, quality={"expectations": those, "on_unusable_records": "warn"}),
             )
             for those in (self.ODD, ())
         )

@@ -67,7 +67,7 @@ class Try:
         self._spark, self._root, self._case, self._topic = spark, root, case, case["topic"]
         self._broker, self._registry = FakeBroker(), CaseRegistry(case.get("registry", {}))
         self._offsets: dict[int, int] = {}
-        self._settings = patched({"quality": {"on_unusable_batch": "warn"}}, settings)
+        self._settings = patched({"quality": {"on_unusable_records": "warn"}}, settings)
         self._ms = START_MS
         self.warnings: list[str] = []
 

@@ -97,7 +97,7 @@ class Run:
             storage=(held_in,),
             **table_settings(self.settings),
             read={"on_log_reset": "warn"},
-            quality={"on_unusable_batch": "warn"},
+            quality={"on_unusable_records": "warn"},
         )
         config = Config(lake=LakeConfig(root=str(root)), defaults=table)
         for number, batch in enumerate(self.batches):

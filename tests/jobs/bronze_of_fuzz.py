@@ -58,7 +58,7 @@ def land(
     table = TableConfig(
         **settings,
         read={"max_records_per_batch": BATCH, "max_record_bytes": 1_000_000},
-        quality={"on_unusable_batch": "warn"},
+        quality={"on_unusable_records": "warn"},
     )
     config = config.model_copy(update={"lake": LakeConfig(root=root), "defaults": table})
     broker, good, total = FakeBroker(), {}, 0

@@ -81,7 +81,7 @@ def test_no_secret_shows_up_anywhere(
             "auth": {"basic": {"user": "lake", "password": references[of_registry]}},
         },
         "lake": {"root": str(work / "lake")},
-        "defaults": {"quality": {"on_unusable_batch": "warn"}},
+        "defaults": {"quality": {"on_unusable_records": "warn"}},
     }
     (work / "cdc-lake.yml").write_text(yaml.safe_dump(settings))
     logged = f"--conf spark.eventLog.enabled=true --conf spark.eventLog.dir={work / 'events'} pyspark-shell"

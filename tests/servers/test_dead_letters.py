@@ -37,7 +37,7 @@ class Source:
         config = Config(
             kafka=KafkaConfig(bootstrap_servers=servers or self.servers, timeout_seconds=3 if servers else 30),
             lake=LakeConfig(root=str(self._root)),
-            defaults=TableConfig(quality={"dead_letter_topic": to or self.letters, "on_unusable_batch": "warn"}),
+            defaults=TableConfig(quality={"dead_letter_topic": to or self.letters, "on_unusable_records": "warn"}),
         )
         report = run_bronze(config, [self.topic.table], self._spark, source=self.broker, registry=self.topic.registry)
         return report.tables[0]

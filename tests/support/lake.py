@@ -84,7 +84,7 @@ class Lake:
         self._spark = spark
         self._topic = topic
         self._config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(**settings))
-        lenient = TableConfig(quality={"on_unusable_batch": "warn"})
+        lenient = TableConfig(quality={"on_unusable_records": "warn"})
         self._landing = Config(lake=LakeConfig(root=str(root)), defaults=lenient)
         folder = topic.table.replace(".", "/")
         self.broker = FakeBroker()
