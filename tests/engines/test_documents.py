@@ -71,7 +71,7 @@ def test_json_without_schema_gives_the_same_documents(spark: SparkSession, tmp_p
         "deleted": (FIRST, True),
     }
     assert [row["source_position"] for row in lake.bronze() if row["status"] == "ok"] == [
-        [9, ordinal] for ordinal in (1, 2, 3, 5, 6)
+        [9, ordinal, -1] for ordinal in (1, 2, 3, 5, 6)
     ]
 
 
