@@ -223,7 +223,7 @@ def garbage(key: bytes, value: bytes) -> list[Garbage]:
         ),
         (key, b"\0", "frame", "value: 1 bytes are too few for the frame id4"),
         (key, b"\0\0\x0f\x42\x3f" + value[5:], "lookup", "value: schema id 999999 is not in the registry"),
-        (key, value[:-3], "decode", "value: the bytes end in the middle of the record, at `ts_ns`"),
+        (key, value[:-3], "decode", "value: the bytes end in the middle of the record"),
         (key, value + b"\0\0", "decode", "value: 2 bytes are left over after the record"),
         (
             b"garbage",
@@ -247,7 +247,9 @@ def test_bad_records_are_quarantined_and_bronze_has_every_byte(story: Story, tab
     assert {row["offset"] for row in landed if row["status"] != "ok"} == {row["offset"] for row in refused}
     assert {row["status"] for row in refused} == {"quarantined"}
     assert [
-        (row["raw_key"], row["raw_value"], row["error"]["stage"], row["error"]["message"]) for row in refused
+        # The reason ends with the field, which depends on the table's last column.
+        (row["raw_key"], row["raw_value"], row["error"]["stage"], row["error"]["message"].partition(", at `")[0])
+        for row in refused
     ] == records
     followers = [rows[row["offset"] + 1] for row in refused]
     assert {(row["status"], row["op"]) for row in followers} == {("ok", "u")}
