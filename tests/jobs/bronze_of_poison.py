@@ -160,7 +160,7 @@ def _kinds() -> dict[str, tuple[Sent, str]]:
         "an unknown op": ((key, with_op("x"), []), "op is not one of c, u, r, d, t"),
         "a number too large for its column": (
             (key, of(2, wire.avro(VALUE_TEXT, wide)), []),
-            "a value does not fit its column",
+            "the column `rate` has a value that does not fit",
         ),
         "JSON without a schema": ((key, b'{"id": 1}', []), "it is not a JSON object with a schema"),
         "JSON cut short": ((key, b'{"schema":{"type":"struct"},"payload":{', []), "it is not a JSON object"),
