@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from support.events import OPTIONAL_INT, OPTIONAL_STRING, PLACEHOLDER, START_MS, Record, Topic, framed
 from support.fakes import FakeBroker
 from support.histories import Log, batches, random_log, story
-from support.reference import UNSENT, Event, fold, table_settings
+from support.reference import SHARED, UNSENT, Event, fold, table_settings
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig, TableType
@@ -77,6 +77,7 @@ class Run:
             ],
             list(COLUMNS),
             remove_missing=settings.pop("remove_missing_after_snapshot"),
+            log_may_reset=True,
             **settings,
         )
         return {
@@ -86,7 +87,8 @@ class Run:
 
     def found(self, spark: SparkSession, root: Path, table_type: TableType) -> dict[Hashable, Found]:
         """The product's rows."""
-        topic = Topic(COLUMNS, flat=self.is_flat)
+        connector = "oracle" if self._shares_positions else "postgresql"
+        topic = Topic(COLUMNS, flat=self.is_flat, connector=connector)
         broker, registry = FakeBroker(), topic.registry
         broker.add_partitions(topic.table, 2)
         held_in = TABLE_TYPES[table_type]
@@ -113,6 +115,17 @@ class Run:
         assert len({row["id"] for row in rows}) == len(rows)
         return {row["id"]: found_in(row, COLUMNS) for row in rows}
 
+    @property
+    def _shares_positions(self) -> bool:
+        """Whether positions are those of transactions, as Oracle's are."""
+        return any(event.position is not None and event.position[-1] == SHARED for event in self.log.events)
+
+    def _source(self, event: Event) -> dict[str, Any]:
+        """The fields of Oracle's source block."""
+        if not self._shares_positions:
+            return {}
+        return {"commit_scn": event.position and str(event.position[0]), "scn": None, "rs_id": None, "ssn": None}
+
     def _record(self, topic: Topic, index: int) -> Record:
         event = self.log.events[index]
         place = {
@@ -128,7 +141,8 @@ class Run:
             event.op,
             event.key,
             after,
-            lsn=event.position and event.position[0],
+            lsn=(event.position and not self._shares_positions and event.position[0]) or None,
+            source=self._source(event),
             ts_ms=event.ts_ms,
             snapshot=event.snapshot,
             **place,

@@ -182,12 +182,14 @@ def fold(
     truncates: str = "as_deletes",
     truncates_across_partitions: bool = False,
     remove_missing: bool = False,
+    log_may_reset: bool = False,
 ) -> dict[Hashable, Row]:
     """Silver's rows by key.
 
     Args:
         log: all records of one topic, in any order.
         columns: the table's columns outside the key.
+        log_may_reset: whether a snapshot's row with a newer time counts although its position is older.
 
     Raises:
         Refused: there is a truncate, and it is not to be applied.
@@ -210,7 +212,7 @@ def fold(
         for place, event, start in sorted(history, key=lambda entry: entry[0]):
             if start is not None and not (story.is_live and story.place < start):
                 continue
-            if is_stale(event, story.order):
+            if is_stale(event, story.order, log_may_reset=log_may_reset):
                 continue
             accept(story, event, place, is_hard=(truncates if event.op == "t" else deletes) == "hard", moved=moved)
     for lives in moved.values():
@@ -255,17 +257,17 @@ def snapshot_ends(events: Iterable[tuple[Place, Event]]) -> Iterator[tuple[Place
             start = None
 
 
-def is_stale(event: Event, order: Order | None) -> bool:
+def is_stale(event: Event, order: Order | None, *, log_may_reset: bool = False) -> bool:
     """Whether a streaming event was replayed: position and time, as far as known, are not newer; or whether a
     snapshot's row was read before the last change.
     """
     if order is None or event.op in ("tombstone", "missing"):
         return False
+    lead_ms = None if event.ts_ms is None or order.ts_ms is None else event.ts_ms - order.ts_ms
     if event.is_snapshot:
         if event.position is None or order.position is None or event.domain != order.domain:
             return False
-        return event.position < order.position
-    lead_ms = None if event.ts_ms is None or order.ts_ms is None else event.ts_ms - order.ts_ms
+        return event.position < order.position and not (log_may_reset and lead_ms is not None and lead_ms > 0)
     if event.position is None or order.position is None or event.domain != order.domain:
         return lead_ms is not None and lead_ms < 0
     if event.position == order.position and event.position[-1] == SHARED:
