@@ -334,17 +334,17 @@ def _check_usable(run: Landing, batch: int) -> None:
         run: the run, after its last batch.
         batch: the number of that batch.
     """
-    done, new = run.done, Counter(run.done.rows)
-    if not new["read"] or new["quarantined"] + new["dropped"] < new["read"]:
+    done, counts = run.done, Counter(run.done.rows)
+    if not counts["read"] or counts["quarantined"] + counts["dropped"] < counts["read"]:
         return
     rows = run.table.read().where(F.col("batch") == batch)
     first = rows.select("partition", "offset", "error.message").orderBy("partition", "offset").first()
     assert first is not None
-    what = f"none of the {new['read']} records could be used"
+    what = f"none of the {counts['read']} records could be used"
     done.warn(f"{what}, for example {run.log.name}[{first['partition']}]@{first['offset']}: {first['message']}")
     if run.settings.quality.on_unusable_records == "warn" or run.bronze.is_continuous:
         return
-    dropped = " --dropped" if new["dropped"] else ""
+    dropped = " --dropped" if counts["dropped"] else ""
     raise QualityGateError(
         done.table,
         what,

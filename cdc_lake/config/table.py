@@ -330,6 +330,11 @@ class TableConfig(Model):
         return self
 
     @property
+    def log_may_reset(self) -> bool:
+        """Whether the user expects the source's positions to go back."""
+        return self.read.on_log_reset == "warn"
+
+    @property
     def is_in_log_order(self) -> bool:
         """Whether the order in Kafka alone decides which of two events of a key is newer."""
         return self.merge.order == "log"

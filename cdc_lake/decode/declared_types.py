@@ -32,7 +32,7 @@ _OTHER_NAMES = {
 _NESTED = re.compile(r"(array|map|struct)\s*<(.*)>", re.IGNORECASE | re.DOTALL)
 _FIELD = re.compile(r"(?P<name>`(?:[^`]|``)+`|[^\s:`]+)\s*(?::|\s)\s*(?P<type>.+)", re.DOTALL)
 _SIZE = re.compile(r"\((\d+)(?:,(\d+))?\)")
-_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 
 
 def declared_tree(kind: str, leaf: Callable[[str], Tree]) -> Tree:
@@ -82,7 +82,7 @@ def value_of(name: str, text: Column) -> Column:
     """The value of a declared type that a text stands for; null if it stands for none."""
     if name in _UNITS:
         return _UNITS[name](text)
-    if size := _DECIMAL.fullmatch(name):
+    if size := DECIMAL.fullmatch(name):
         return decimal_of_text(text, int(size[1]), int(size[2]))
     return _CONVERSIONS[name](text)
 

@@ -40,10 +40,10 @@ _PREFIX = "__"
 _FLAT_METADATA = frozenset(
     _PREFIX + name
     for name in (
-        *("deleted", "op", "ts_ms", "ts_us", "ts_ns", "version", "connector", "name", "snapshot", "db", "sequence"),
+        *("deleted", "op", "ts_ms", "ts_us", "ts_ns", "version", "connector", "name", "snapshot", "db"),
         *("schema", "table", "txId", "xmin", "origin", "origin_lsn", "id", "total_order", "data_collection_order"),
-        *("gtid", "thread", "query", "lcr_position", "rs_id", "redo_thread", "user_name", "collection", "lsid"),
-        *("txnNumber", "wallTime", "value_capture_type"),
+        *("row", "thread", "query", "change_lsn", "event_serial_no", "lcr_position", "rs_id", "ssn", "redo_thread"),
+        *("user_name", "collection", "lsid", "txnNumber", "value_capture_type"),
         *POSITION_FIELDS,
     )
 )

@@ -19,12 +19,10 @@ from pyspark.sql import functions as F
 from cdc_lake.fold.rules import SHARED
 
 POSITION_FIELDS = (
-    *("lsn", "sequence", "server_id", "file", "pos", "row", "gtid", "commit_lsn", "change_lsn", "event_serial_no"),
-    *("commit_scn", "scn", "rs_id", "ssn", "rs", "ord", "wallTime"),
+    *("lsn", "sequence", "server_id", "file", "pos", "gtid", "commit_lsn"),
+    *("commit_scn", "scn", "rs", "ord", "wallTime"),
 )
-"""The fields of a source block that form positions and their domains, in addition to `name`, `db` and `ts_ms`, and
-those that may be sent with them.
-"""
+"""The fields of a source block that form positions and their domains, in addition to `name`, `db` and `ts_ms`."""
 
 _BINLOG_FILE = r"^(.+)\.([0-9]{1,18})$"
 _GTID = "^(.+)[:-]([0-9]{1,18})$"

@@ -6,7 +6,6 @@ arrays, maps and records, which `type_mapping` builds. docs/reference/types.md i
 Sources: Debezium's type mappings; docs/explanation/bronze.md "Types".
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +16,7 @@ from pyspark.sql import functions as F
 from cdc_lake.columns import quoted
 from cdc_lake.decode import declared_types, times
 from cdc_lake.decode.schemas import SchemaError
-from cdc_lake.decode.trees import Tree, connect_name, decimal_size, fields, is_decimal, non_null
+from cdc_lake.decode.trees import MAX_DECIMAL_PRECISION, Tree, connect_name, decimal_size, fields, is_decimal, non_null
 from cdc_lake.decode.unscaled import (
     MAX_DIGITS,
     decimal_of_bytes,
@@ -32,9 +31,6 @@ BEYOND_MICROSECONDS = "digits beyond microseconds are cut off"
 
 _WHOLE = ("smallint", "int", "bigint")
 _FLOATING = ("float", "double")
-_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
-_MOST_DIGITS = 38
-"""Of Spark's widest decimal."""
 
 
 def _same(column: Column) -> Column:
@@ -151,12 +147,12 @@ def wider(one: str, other: str) -> str | None:
     for family in (_WHOLE, _FLOATING):
         if one in family and other in family:
             return max(one, other, key=family.index)
-    sizes = [_DECIMAL.fullmatch(kind) for kind in (one, other)]
+    sizes = [declared_types.DECIMAL.fullmatch(kind) for kind in (one, other)]
     if not all(sizes):
         return None
     digits = [(int(size[1]) - int(size[2]), int(size[2])) for size in sizes if size]
     whole, scale = (max(parts) for parts in zip(*digits, strict=True))
-    return f"decimal({whole + scale},{scale})" if whole + scale <= _MOST_DIGITS else None
+    return f"decimal({whole + scale},{scale})" if whole + scale <= MAX_DECIMAL_PRECISION else None
 
 
 def same_key(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str] | None:

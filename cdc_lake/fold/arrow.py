@@ -22,10 +22,9 @@ def fold(batches: Iterable[pa.RecordBatch], rules: Rules) -> Iterator[pa.RecordB
 
     Columns in: `key`; `pk`, struct of the key columns; `rank`; `log_position`; `op`; `is_streaming`; `order`, for a row
     in silver the key's; `read_at`, for a row in silver that a snapshot wrote, the position at which it was read;
-    `unsent`, the large columns without a value; `key_change`, for a side entry the key change that
-    began the lifetime; `seen`, for a side entry the last processed log position; `snapshot`; `is_new`, whether the
-    event is new to silver; `refold`, whether to refold the key from its first event; `raw_value`, `value_schema`,
-    `framing`.
+    `unsent`, the large columns without a value; `key_change`, for a side entry the key change that began the lifetime;
+    `seen`, for a side entry the last processed log position; `snapshot`; `is_new`, whether the event is new to silver;
+    `refold`, whether to refold the key from its first event; `raw_value`, `value_schema`, `framing`.
 
     Columns out, one *piece* of role `row` for each key: `key`, `pk`; `op`, `snapshot`, `log_position`, `source` of the
     last applied event; `order`, the key's; `seen`, the last processed log position, if it differs from `log_position`

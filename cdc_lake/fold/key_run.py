@@ -6,7 +6,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdc_lake.fold.rules import STARTS, TOMBSTONE, TRUNCATE, UPSERTS, Event, Lifetime, LogPosition, Order, State, step
+from cdc_lake.fold.rules import (
+    STARTS,
+    TRUNCATE,
+    UPSERTS,
+    Event,
+    Lifetime,
+    LogPosition,
+    Order,
+    State,
+    are_comparable,
+    lead_ms,
+    step,
+)
 from cdc_lake.fold.stream import (
     LIFETIME_PIECE,
     MEMORY,
@@ -70,7 +82,13 @@ class KeyRun:
         values = {name: STORED for name in (REST, *self.rules.large) if name not in self.unsent}
         log_position = log_position_of(row["log_position"])
         self.state = State(
-            *(True, row["op"] in UPSERTS, row["op"], log_position, log_position, order_of(row["order"]), values),
+            has_row=True,
+            is_live=row["op"] in UPSERTS,
+            op=row["op"],
+            applied_at=log_position,
+            seen_at=log_position,
+            order=order_of(row["order"]),
+            values=values,
             read_at=row["read_at"],
         )
 
@@ -89,8 +107,7 @@ class KeyRun:
         self._take_table_events(before=log_position)
         sent = {name: record for name in (REST, *self.rules.large) if name not in row["unsent"]} if record else {}
         source = order_of(row["order"])
-        order = None if op == TOMBSTONE else source
-        event = Event(log_position, op, order, sent, row["key_change"], is_streaming=row["is_streaming"])
+        event = Event(log_position, op, source, sent, row["key_change"], is_streaming=row["is_streaming"])
         if not self._reaches(event, is_start=op in STARTS):
             self.stale += row["is_new"]
             return
@@ -142,11 +159,12 @@ class KeyRun:
         order, last = event.order, self.state.order
         if order is None or last is None:
             return
-        if order.position is None or last.position is None:
-            self.is_unplaced |= not event.is_streaming and self.state.is_live and order.position == last.position
-        elif order.domain == last.domain and event.is_streaming:
+        if not event.is_streaming:
+            is_unknown = order.position is None and last.position is None
+            self.is_unplaced |= is_unknown and event.op in UPSERTS and self.state.is_live
+        elif are_comparable(order, last):
             self.is_compared = True
-            is_newer = None not in (order.ts_ms, last.ts_ms) and order.ts_ms > last.ts_ms  # type: ignore[operator]
+            is_newer = (lead_ms(order, last) or 0) > 0
             self.is_log_reset |= is_newer and order.position < last.position  # type: ignore[operator]
 
     def _count_ignored(self, event: Event, last: Order | None) -> None:
@@ -154,11 +172,9 @@ class KeyRun:
         self.stale += 1
         if not event.is_streaming:
             self.outdated += 1
-        elif event.order is not None and last is not None and event.order.ts_ms is not None:
-            has_positions = event.order.position is not None and last.position is not None
-            if not (has_positions and event.order.domain == last.domain) and last.ts_ms is not None:
-                self.behind_clock += 1
-                self.behind_ms = max(self.behind_ms, last.ts_ms - event.order.ts_ms)
+        elif event.order is not None and last is not None and not are_comparable(event.order, last):
+            self.behind_clock += 1
+            self.behind_ms = max(self.behind_ms, -(lead_ms(event.order, last) or 0))
 
     def _step(self, event: Event) -> bool:
         hard = self.rules.truncates_hard if event.op == TRUNCATE else self.rules.hard

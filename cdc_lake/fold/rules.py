@@ -49,7 +49,7 @@ class Event:
     """An event of a key.
 
     Attributes:
-        order: none of tombstones and `missing`.
+        order: unknown for tombstones, and none for `missing`.
         sent: the values that an upsert sent.
         key_change: the key change of which the event is half.
         since: for `missing`, the start of its snapshot.
@@ -107,6 +107,16 @@ class Outcome(NamedTuple):
     left: Lifetime | None = None
 
 
+def are_comparable(one: Order, other: Order) -> bool:
+    """Whether the positions tell which of two events is older."""
+    return one.position is not None and other.position is not None and one.domain == other.domain
+
+
+def lead_ms(event: Order, last: Order) -> int | None:
+    """How much later an event is than another by the source's time; none if a time is unknown."""
+    return None if event.ts_ms is None or last.ts_ms is None else event.ts_ms - last.ts_ms
+
+
 def is_stale(event: Order, last: Order | None) -> bool:
     """Whether a streaming event is a replay: neither position nor time, as far as known, is newer.
 
@@ -125,11 +135,11 @@ def is_stale(event: Order, last: Order | None) -> bool:
     """
     if last is None:
         return False
-    lead_ms = _lead_ms(event, last)
-    if event.position is None or last.position is None or event.domain != last.domain:
-        return lead_ms is not None and lead_ms < 0
+    lead = lead_ms(event, last)
+    if not are_comparable(event, last):
+        return lead is not None and lead < 0
     is_older = event.position <= last.position and not _is_same_group(event, last)  # type: ignore[operator]
-    return is_older and (lead_ms is None or lead_ms <= 0)
+    return is_older and (lead is None or lead <= 0)
 
 
 def is_outdated(row: Order, last: Order | None, *, log_may_reset: bool) -> bool:
@@ -143,11 +153,11 @@ def is_outdated(row: Order, last: Order | None, *, log_may_reset: bool) -> bool:
         last: the order of the key's last applied streaming event.
         log_may_reset: whether the user expects positions to go back.
     """
-    if last is None or row.position is None or last.position is None or row.domain != last.domain:
+    if last is None or not are_comparable(row, last):
         return False
-    lead_ms = _lead_ms(row, last)
+    lead = lead_ms(row, last)
     is_older: bool = row.position < last.position  # type: ignore[operator]
-    return is_older and not (log_may_reset and lead_ms is not None and lead_ms > 0)
+    return is_older and not (log_may_reset and lead is not None and lead > 0)
 
 
 def step(state: State, event: Event, *, hard: bool, log_may_reset: bool = False) -> Outcome:
@@ -206,7 +216,3 @@ def _is_same_group(event: Order | None, last: Order | None) -> bool:
     if event is None or last is None or event.position is None or event.position[-1] != SHARED:
         return False
     return event.position == last.position and event.domain == last.domain
-
-
-def _lead_ms(event: Order, last: Order) -> int | None:
-    return None if event.ts_ms is None or last.ts_ms is None else event.ts_ms - last.ts_ms

@@ -19,14 +19,13 @@ from cdc_lake.decode.records import DecodedLayout, avro_schema, with_decoded_val
 from cdc_lake.decode.schemas import SchemaError
 from cdc_lake.decode.trees import fields
 from cdc_lake.errors import CdcLakeError, ConfigError, UnsupportedError
-from cdc_lake.fold.rules import STREAMING_OPS
 from cdc_lake.lake.lake import Lake, SilverTarget, check_holds_no_tables, missing_rows
 from cdc_lake.registries import open_subjects
 from cdc_lake.registries.subjects import VALUE_SUFFIX, Subjects, Version
 from cdc_lake.runs.context import Leases, lake_of, select, similar_names
 from cdc_lake.runs.servers import SourceView
 from cdc_lake.silver.batch import Batch
-from cdc_lake.silver.events import sent_columns
+from cdc_lake.silver.events import is_change, sent_columns
 from cdc_lake.silver.evolution import LayoutChange, check_steps, evolve_layout
 from cdc_lake.silver.reader import BatchSchemas
 from cdc_lake.silver.table_run import SilverRun, check_columns, check_not_behind, read_only_run
@@ -321,11 +320,11 @@ def _partial_rows(batch: Batch, schemas: BatchSchemas) -> list[str]:
 
 def _order_by_time(batch: Batch) -> list[str]:
     """A warning if changes have a time but no position."""
-    merge = batch.run.settings.merge
-    if merge.order == "log" or merge.mode == "append":
+    settings = batch.run.settings
+    if settings.is_in_log_order or settings.merge.mode == "append":
         return []
-    is_change = F.col("op").isin(*STREAMING_OPS) & F.col("snapshot").isNull()
-    is_unplaced = is_change & F.col("source_position").isNull() & F.col("source_ts_ms").isNotNull()
+    has_only_time = F.col("source_position").isNull() & F.col("source_ts_ms").isNotNull()
+    is_unplaced = is_change(F.col("op"), F.col("snapshot")) & has_only_time
     if batch.rows.where(is_unplaced).isEmpty():
         return []
     return [

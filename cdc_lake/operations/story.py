@@ -17,13 +17,13 @@ from cdc_lake.decode.envelope import is_snapshot_edge
 from cdc_lake.errors import ConfigError
 from cdc_lake.fold.rules import (
     STREAMING_OPS,
-    TOMBSTONE,
     TRUNCATE,
     WHOLE_TABLE_OPS,
     Event,
     LogPosition,
     Order,
     State,
+    are_comparable,
     step,
 )
 from cdc_lake.fold.table_events import table_events
@@ -156,8 +156,7 @@ def _story_events(run: SilverRun, key: str, reached: int) -> tuple[list[StoryEve
     """The events, and how many more follow."""
     own = F.col("key") == key
     happened, more = _key_events(run, own)
-    log_may_reset = run.settings.read.on_log_reset == "warn"
-    listed = _fold_events(happened, reached, more, log_may_reset=log_may_reset)
+    listed = _fold_events(happened, reached, more, log_may_reset=run.settings.log_may_reset)
     is_aside = F.col("status").isin("quarantined", "dropped") | F.col("tombstone_of").isNotNull()
     aside, more_aside = _first(run.bronze.where(own & is_aside).withColumn(KAFKA, log_position()))
     listed += [(tuple(row[KAFKA]), _unfolded_event(row)) for row in aside]
@@ -233,8 +232,7 @@ def _why_lost(event: Event, newest: Event | None) -> str:
     at = position_text(newest.log_position)
     if not event.is_streaming:
         return f"outdated: a snapshot read the row before the change at {at}"
-    has_positions = event.order.position is not None and newest.order.position is not None
-    if has_positions and event.order.domain == newest.order.domain:
+    if are_comparable(event.order, newest.order):
         return f"stale: its log position and time are not newer than those of {at}"
     return f"stale: its time is older than that of {at}, and only the time decides: there is no position (merge.order)"
 
@@ -242,10 +240,7 @@ def _why_lost(event: Event, newest: Event | None) -> str:
 def _row_event(row: Row, *, in_log_order: bool) -> tuple[Event, StoryEvent]:
     is_streaming = row["op"] in STREAMING_OPS and row["snapshot"] is None and not in_log_order
     order = Order(row["source_position"], row["position_domain"], row["source_ts_ms"])
-    sent = sent_values(row)
-    event = Event(
-        tuple(row[KAFKA]), row["op"], order if row["op"] != TOMBSTONE else None, sent, is_streaming=is_streaming
-    )
+    event = Event(tuple(row[KAFKA]), row["op"], order, sent_values(row), is_streaming=is_streaming)
     shown = _base_event(row)
     if row[UNMET]:
         shown.verdict, shown.why = "rejected", f"does not meet {', '.join(row[UNMET])}"

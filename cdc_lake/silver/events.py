@@ -22,6 +22,7 @@ from cdc_lake.decode.key import key_fields, key_from_row, key_values
 from cdc_lake.decode.records import DecodedLayout, DecodedLayouts, WriterSchema, with_decoded_keys, with_decoded_values
 from cdc_lake.decode.trees import Tree, fields, non_null
 from cdc_lake.decode.types import stored_types, type_mapping
+from cdc_lake.fold.rules import STREAMING_OPS
 from cdc_lake.silver.evolution import Layout, SentColumns
 from cdc_lake.silver.key_changes import key_change_id
 from cdc_lake.silver.unavailable import can_be_unavailable, may_contain_placeholder, unavailable
@@ -201,6 +202,11 @@ def with_rows(
     row = layouts.chosen(lambda one: _row(layout, one))
     row = F.when(F.col("raw_value").isNotNull(), row).cast(struct_type(layout.columns))
     return rows.select(*records.columns, row.alias("row"))
+
+
+def is_change(op: Column, snapshot: Column) -> Column:
+    """Whether an event is a change from the source's log; a snapshot row is not."""
+    return op.isin(*STREAMING_OPS) & snapshot.isNull()
 
 
 def log_position() -> Column:

@@ -27,11 +27,12 @@ from cdc_lake.columns import (
     quoted,
 )
 from cdc_lake.fold import arrow
-from cdc_lake.fold.rules import STARTS, STREAMING_OPS, UPSERTS
+from cdc_lake.fold.rules import STARTS, UPSERTS
 from cdc_lake.fold.stream import EVENT, LIFETIME_PIECE, MEMORY, PIECES, ROW, Rules
 from cdc_lake.fold.table_events import TableEvents
 from cdc_lake.silver import inherited_values
 from cdc_lake.silver.batch import Batch
+from cdc_lake.silver.events import is_change
 from cdc_lake.silver.fold_result import FoldResult, Totals, rows_with_keys, string_array
 from cdc_lake.silver.key_changes import has_key_change_headers, key_change_id
 from cdc_lake.silver.reader import BatchSchemas, schemas_and_frames
@@ -106,7 +107,7 @@ def _fold_rows(
         start=batch.remembered_table_events.start,
         last_table_event=table_events.start.seen_at,
         is_comparison=run.is_comparison,
-        log_may_reset=run.settings.read.on_log_reset == "warn",
+        log_may_reset=run.settings.log_may_reset,
     )
     history = _events(batch, schemas, rows, has_key_changes=refold is not None or batch.counts.key_changes > 0)
     if progress is not None:
@@ -138,13 +139,14 @@ def _events(batch: Batch, schemas: BatchSchemas, rows: DataFrame, *, has_key_cha
     rows = rows.withColumn("value_framing", F.col("framing")["value"])
     events = batch.events(rows, schemas, has_key_changes=has_key_changes, is_narrow=True, more=(*more, "value_framing"))
     order = {"position": "source_position", "domain": "position_domain", "ts_ms": "source_ts_ms"}
-    is_change = F.col("op").isin(*STREAMING_OPS) & F.col("snapshot").isNull()
+    # In the log's order each event counts, as a snapshot row does, and no stored order is compared with.
+    is_streaming = is_change(F.col("op"), F.col("snapshot")) & F.lit(not batch.run.settings.is_in_log_order)
     return events.select(
         *("key", "pk"),
         F.lit(EVENT).alias("rank"),
         F.col(KAFKA).alias("log_position"),
         "op",
-        (is_change & F.lit(not batch.run.settings.is_in_log_order)).alias("is_streaming"),
+        is_streaming.alias("is_streaming"),
         F.struct(*(F.col(column).alias(name) for name, column in order.items())).cast(ORDER_TYPE).alias("order"),
         F.lit(None).cast("array<bigint>").alias("read_at"),
         F.coalesce("unavailable", string_array(())).alias("unsent"),
@@ -174,7 +176,6 @@ def _with_stored(batch: Batch, schemas: BatchSchemas, events: DataFrame, refold:
         silver = schemas.with_key(rows_with_keys(silver, events, list(schemas.layout.keys)))
         entries = entries.join(events.select("key"), "key", "left_semi")
     new = [name for name in schemas.large if name not in batch.silver.columns]
-    is_change = F.col("__op").isin(*STREAMING_OPS) & F.col("__snapshot").isNull()
     rows = silver.select(
         F.col(KEY).alias("key"),
         F.struct(*(F.col(quoted(name)).alias(name) for name in schemas.layout.keys)).alias("pk"),
@@ -182,7 +183,7 @@ def _with_stored(batch: Batch, schemas: BatchSchemas, events: DataFrame, refold:
         F.col(KAFKA).alias("log_position"),
         F.col("__op").alias("op"),
         F.when(F.lit(not batch.run.settings.is_in_log_order), F.col(ORDER)).alias("order"),
-        F.when(~is_change, F.col("__source_position")).alias("read_at"),
+        F.when(~is_change(F.col("__op"), F.col("__snapshot")), F.col("__source_position")).alias("read_at"),
         F.concat(F.coalesce(UNAVAILABLE, string_array(())), string_array(new)).alias("unsent"),
     )
     parts = [rows]

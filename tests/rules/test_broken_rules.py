@@ -29,10 +29,10 @@ class Broken(NamedTuple):
 
 
 BROKEN: Mapping[str, Edits] = {
-    "an event of the same millisecond is stale": [("lead_ms < 0", "lead_ms <= 0")],
-    "the position alone decides": [(" and (lead_ms is None or lead_ms <= 0)", "")],
-    "the time alone decides": [("if event.position is None", "if True")],
-    "positions of different domains compare": [(" or event.domain != last.domain", "")],
+    "an event of the same millisecond is stale": [("lead < 0", "lead <= 0")],
+    "the position alone decides": [(" and (lead is None or lead <= 0)", "")],
+    "the time alone decides": [("if not are_comparable(event, last):", "if True:")],
+    "positions of different domains compare": [(" and one.domain == other.domain", "")],
     "a tombstone keeps the order": [("    if event.op == TOMBSTONE:\n        state.order = None\n    elif", "    if")],
     "an insert inherits from the deleted row": [("if not was_live or (event", "if (event")],
     "an equal position of a group is a replay": [(" and not _is_same_group(event, last)", "")],
