@@ -66,7 +66,7 @@ class LocalFiles(Files):
         """
         file = self.path(root) / f"_access-{uuid.uuid4().hex}"
         try:
-            write_whole(file, "")
+            write_whole(file, file.name)  # a full disk still takes an empty file
             file.read_bytes()
             file.unlink()
         except OSError as exc:

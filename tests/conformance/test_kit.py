@@ -35,13 +35,13 @@ def test_logs_cover_every_case() -> None:
 
 
 MUTATIONS = {
-    "time does not count": ("O7-restore", "is_stale", lambda event, order: _with(event, order, ts_ms=None)),
+    "time does not count": ("O7-restore", "is_stale", lambda event, order, **how: _with(event, order, how, ts_ms=None)),
     "position does not count": (
         "O5-clock-steps-back",
         "is_stale",
-        lambda event, order: _with(event, order, position=None),
+        lambda event, order, **how: _with(event, order, how, position=None),
     ),
-    "nothing is stale": ("O8-replay-that-breaks-off", "is_stale", lambda event, order: False),
+    "nothing is stale": ("O8-replay-that-breaks-off", "is_stale", lambda event, order, **how: False),
     "no tombstone is paired": ("delete-and-its-tombstone", "settles", lambda before, tombstone: False),
     "values are not looked for under the old key": (
         "T4-key-change",
@@ -52,8 +52,8 @@ MUTATIONS = {
 }
 
 
-def _with(event: reference.Event, order: reference.Order | None, **unknown: None) -> bool:
-    return ORIGINAL(event, order and order._replace(**unknown))
+def _with(event: reference.Event, order: reference.Order | None, how: dict[str, bool], **unknown: None) -> bool:
+    return ORIGINAL(event, order and order._replace(**unknown), **how)
 
 
 ORIGINAL = reference.is_stale

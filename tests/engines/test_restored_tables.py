@@ -72,7 +72,6 @@ def test_bronze_restored_from_backup_is_compared_without_loss(lake: Lake, monkey
     lake.check()
 
 
-@pytest.mark.core
 def test_silver_stops_until_restored_bronze_has_caught_up(lake: Lake) -> None:
     def live(target: SilverTarget) -> dict[int, int]:
         return {row["id"]: row["n"] for row in table_rows(target.path) if not row["__deleted"]}
