@@ -42,6 +42,7 @@ OF_BROKEN_RULES = {
     "T4-key-change",
     "T4-insert-before-delete",
     "late-update",
+    "blocking-snapshot-contains-a-key-change-of-a-row-never-seen",
     "O2-change-behind-incremental-row",
     "O8-replay-behind-a-delete",
     "O12-kafka-time-steps-back",
