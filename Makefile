@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-spark41 demo demo-full notebooks docs package test test-rest test-all test-cluster test-s3 test-profiles test-deep conformance soak
-.PHONY: bench-landing bench-quick bench-short bench-tables record lint clean lock
+.PHONY: bench-landing bench-profile bench-quick bench-short bench-tables record lint clean lock
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -84,6 +84,9 @@ bench-tables: setup ## Compare silver in Delta with silver in Hudi
 
 bench-short: setup ## Measure runs with few or no new records (13 minutes)
 	python -m benchmarks.short
+
+bench-profile: setup ## Show where CPU time goes: stages, threads, phases
+	python -m benchmarks.profile
 
 bench-quick: setup ## Compare cdc_lake with a textbook pipeline (12 minutes)
 	python -m benchmarks.quick

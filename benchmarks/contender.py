@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from cdc_lake.config import TableType
 
 BUCKETS = 4
+LAYERS = ("bronze", "silver")
 Take = Callable[[Sequence[str]], None]
 
 
 def cdc_lake(
-    folder: Path, *, has_silver: bool = True, table_type: "TableType" = "delta", buckets: int | None = None
+    folder: Path, *, layers: Sequence[str] = LAYERS, table_type: "TableType" = "delta", buckets: int | None = None
 ) -> Take:
     """cdc_lake's bronze and silver in one application; `buckets` applies to the large table."""
     from cdc_lake.bronze.run import run_bronze
@@ -41,10 +42,11 @@ def cdc_lake(
     )
     scheduler = TableScheduler(config.run.parallel)
     scheduler.spark(config, "benchmark")
+    runs = {"bronze": run_bronze, "silver": run_silver}
 
     def take(topics: Sequence[str]) -> None:
-        for layer in (run_bronze, run_silver) if has_silver else (run_bronze,):
-            failed = [table.error for table in layer(config, topics, scheduler=scheduler).tables if table.error]
+        for layer in layers:
+            failed = [table.error for table in runs[layer](config, topics, scheduler=scheduler).tables if table.error]
             assert not failed, failed
 
     return take
@@ -186,7 +188,7 @@ IN_HUDI: Mapping[str, Callable[[Path], Take]] = {
 CONTENDERS: Mapping[str, Callable[[Path], Take]] = {
     **PIPELINES,
     **IN_HUDI,
-    "bronze": lambda folder: cdc_lake(folder, has_silver=False),
+    "bronze": lambda folder: cdc_lake(folder, layers=["bronze"]),
     "floor": floor,
 }
 
