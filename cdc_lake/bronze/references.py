@@ -95,7 +95,7 @@ def resolve(
         kinds: the kinds of ids in this registry, the likeliest first.
         known_kinds: frame -> the kind of its ids, found before.
         look_up: looks in the registry and in the lake's schema files.
-        samples: called only if a kind is not known.
+        samples: called only if a kind is not known, with the references that mean another schema by each kind.
     """
     found = Resolution(kinds=dict(known_kinds))
     by_kind: dict[str, list[str]] = {}
@@ -111,7 +111,8 @@ def resolve(
             chosen |= {one: look_up(real, id_of(one)) for one in several}
         else:
             answers = {one: {kind: look_up(kind, id_of(one)) for kind in kinds} for one in several}
-            id_kind, read, found_problems = _choose_id_kind(answers, names, samples(several) if kinds else {})
+            unclear = [one for one, by_kind in answers.items() if len(set(map(tuple, by_kind.values()))) > 1]
+            id_kind, read, found_problems = _choose_id_kind(answers, names, samples(unclear) if unclear else {})
             found.kinds |= {kind: id_kind} if id_kind else {}
             chosen |= read
             found.problems |= found_problems
