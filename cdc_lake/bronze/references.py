@@ -95,7 +95,7 @@ def resolve(
         kinds: the kinds of ids in this registry, the likeliest first.
         known_kinds: frame -> the kind of its ids, found before.
         look_up: looks in the registry and in the lake's schema files.
-        samples: called only if a kind is not known, with the references that mean another schema by each kind.
+        samples: called only if a kind is not known, with the references whose schemas differ by kind.
     """
     found = Resolution(kinds=dict(known_kinds))
     by_kind: dict[str, list[str]] = {}
@@ -111,13 +111,18 @@ def resolve(
             chosen |= {one: look_up(real, id_of(one)) for one in several}
         else:
             answers = {one: {kind: look_up(kind, id_of(one)) for kind in kinds} for one in several}
-            unclear = [one for one, by_kind in answers.items() if len(set(map(tuple, by_kind.values()))) > 1]
+            unclear = [one for one, by_kind in answers.items() if _differ(by_kind)]
             id_kind, read, found_problems = _choose_id_kind(answers, names, samples(unclear) if unclear else {})
             found.kinds |= {kind: id_kind} if id_kind else {}
             chosen |= read
             found.problems |= found_problems
     _reject_foreign_schemas(chosen, names, found)
     return found
+
+
+def _differ(by_kind: Mapping[str, Sequence[WriterSchema]]) -> bool:
+    """Whether a reference leads to other schemas by one kind than by another."""
+    return len(set(map(tuple, by_kind.values()))) > 1
 
 
 def _choose_id_kind(
@@ -152,7 +157,7 @@ def _choose_id_kind(
     chosen: dict[str, Sequence[WriterSchema]] = {}
     problems: dict[str, str] = {}
     for one, by_kind in fitting.items():
-        if len(by_kind) > 1 and len({tuple(several) for several in by_kind.values()}) > 1:
+        if _differ(by_kind):
             if voted is None:
                 problems[one] = (
                     f"{describe_reference(one)} is a schema of this topic as {' and as '.join(by_kind)}: "
