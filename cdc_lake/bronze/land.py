@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -17,7 +18,7 @@ from cdc_lake.bronze.dead_letters import send_due, sent_after
 from cdc_lake.bronze.decide import bronze_rows
 from cdc_lake.bronze.explain import with_reasons
 from cdc_lake.bronze.landing import Landing, rewritten, starting_progress, stored_progress
-from cdc_lake.bronze.log_order import KNOWN_LOG_TS, with_log_order
+from cdc_lake.bronze.log_order import KNOWN_LOG_TS, log_order, with_log_order
 from cdc_lake.bronze.offsets import batch_spans, continue_from, lag_by_partition, unread
 from cdc_lake.bronze.schema_resolution import (
     ResolvedSchemas,
@@ -40,6 +41,10 @@ from cdc_lake.tables.progress import BronzeProgress
 
 logger = logging.getLogger(__name__)
 _LOGGED_ROWS = 20
+_FILE_BYTES = 4 << 20
+"""Minimum size of the records in a file. Kafka's partitions may be many."""
+_BROADCAST_ROWS = 100_000
+"""So many log positions are sent to all executors; more are joined by an exchange."""
 
 _LEFT_OUT_WARNING = (
     "`left_out`: offsets that are in no file, because sink connectors skip tombstones. If deletes are only tombstones, "
@@ -91,7 +96,8 @@ def _land_batch(run: Landing, spans: Mapping[int, Span], before: BronzeProgress)
     done, batch = run.done, before.commit + 1
     with done.phase("read"):
         spans, records, summary = _scan_batch(run, spans, before)
-    try:
+    with ExitStack() as cached:
+        cached.callback(records.unpersist)
         with done.phase("schemas"):
             resolved = resolve_schemas(
                 records,
@@ -106,8 +112,7 @@ def _land_batch(run: Landing, spans: Mapping[int, Span], before: BronzeProgress)
             typed = typed_row(run.table, run.settings, resolved)
             decided = decide(records, summary, resolved, typed, run.settings)
             # Not persisted: decoding twice is cheaper than caching the bytes again.
-            rows = _bronze_rows(run, decided, spans, before, summary.first_is_tombstone)
-            landed = _summarize_rows(rows)
+            rows, landed = _bronze_rows(run, decided, spans, before, summary, cached)
         counts = {name: landed.counts[name] for name in ("ok", "quarantined", "control")}
         if _is_again(spans, before):
             counts["already_there"] = records_there(run.table, _generation(run, before), spans).count()
@@ -124,8 +129,6 @@ def _land_batch(run: Landing, spans: Mapping[int, Span], before: BronzeProgress)
                 adds_columns=typed is not None,
             )
         reach("bronze.after_append", batch=batch)
-    finally:
-        records.unpersist()
     done.count(read=summary.total, **counts)
     if left_out := run.bronze.source.skipped_records(spans, summary.total):
         done.count(left_out=left_out)
@@ -137,32 +140,53 @@ def _land_batch(run: Landing, spans: Mapping[int, Span], before: BronzeProgress)
 
 
 def _bronze_rows(
-    run: Landing, decided: DataFrame, spans: Mapping[int, Span], before: BronzeProgress, first_is_tombstone: set[int]
-) -> DataFrame:
-    """The rows of a batch, without records that are already in bronze.
+    run: Landing,
+    decided: DataFrame,
+    spans: Mapping[int, Span],
+    before: BronzeProgress,
+    summary: ScanSummary,
+    cached: ExitStack,
+) -> tuple[DataFrame, "_RowSummary"]:
+    """The rows of a batch, without records that are already in bronze, and their summary.
 
     Args:
         run: the batch to land.
         decided: the columns of `with_decision`.
         spans: the offsets of the records.
         before: bronze's progress.
-        first_is_tombstone: see `ScanSummary`.
+        summary: that of the records.
+        cached: releases what is persisted.
     """
     generation, is_again = _generation(run, before), _is_again(spans, before)
+    narrow = decided
     if is_again:
         there = records_there(run.table, generation, spans)
         known = there.select("partition", "offset", F.col("log_ts").alias(KNOWN_LOG_TS))
-        decided = decided.join(known, ["partition", "offset"], how="left")
-        ordered = with_log_order(decided, records_around(run.table, generation, spans))
-        ordered = ordered.where(F.col(KNOWN_LOG_TS).isNull())
+        narrow = decided.join(known, ["partition", "offset"], how="left")
+        ends = records_around(run.table, generation, spans)
     else:
-        ordered = with_log_order(decided, last_records(run.table, before, generation, first_is_tombstone))
+        ends = last_records(run.table, before, generation, summary.first_is_tombstone)
+    order = log_order(narrow, ends, has_tombstones=bool(summary.tombstones))
+    if is_again or summary.tombstones:  # read twice
+        cached.callback(order.persist().unpersist)
+    landed = _summarize_rows(order)
+    others = None
+    if is_again or landed.others:
+        number = landed.counts.total() if is_again else landed.others
+        others = order if is_again else order.where(~F.col("is_plain"))
+        others = F.broadcast(others) if number <= _BROADCAST_ROWS else others
+    ordered = with_log_order(decided, ends, others, only=is_again)
     today = datetime.now(UTC).date()
     rows = bronze_rows(ordered, batch=before.commit + 1, generation=generation, ingest_date=today, late=is_again)
     if run.settings.quality.on_error == "log":
         is_bad = F.col("status") == "quarantined"
         rows = rows.withColumn("status", F.when(is_bad, "dropped").otherwise(F.col("status")))
-    return rows
+        landed.counts["dropped"] += landed.counts.pop("quarantined", 0)
+    if landed.has_errors:
+        # Filters on `status` and `error` stay above this. Spark would move them down to the decoded values, and replace
+        # each column on the way by its expression: with tens of schemas, the filter becomes larger than memory.
+        rows = rows.observe("rows", F.count("*"))
+    return rows.coalesce(max(summary.memory_bytes // _FILE_BYTES, 1)), landed
 
 
 def _generation(run: Landing, before: BronzeProgress) -> int:
@@ -230,10 +254,12 @@ class _RowSummary:
     Attributes:
         counts: rows by status.
         log_ts: the latest by partition.
+        others: number of rows that are not plain; see `log_order`.
     """
 
     counts: Counter[str]
     log_ts: dict[int, int]
+    others: int
 
     @property
     def has_errors(self) -> bool:
@@ -241,12 +267,16 @@ class _RowSummary:
         return bool(self.counts["quarantined"] or self.counts["dropped"])
 
 
-def _summarize_rows(rows: DataFrame) -> _RowSummary:
-    landed = _RowSummary(Counter(), {})
-    for row in rows.groupBy("partition", "status").agg(F.count("*").alias("n"), F.max("log_ts").alias("ts")).collect():
-        landed.counts[row["status"]] += row["n"]
-        landed.log_ts[row["partition"]] = max(row["ts"], landed.log_ts.get(row["partition"], row["ts"]))
-    return landed
+def _summarize_rows(order: DataFrame) -> _RowSummary:
+    counts, log_ts, others = Counter[str](), dict[int, int](), 0
+    number, not_plain = F.count("*"), F.count_if(~F.col("is_plain"))
+    for partition, status, n, latest, n_others in (
+        order.groupBy("partition", "status").agg(number, F.max("log_ts"), not_plain).collect()
+    ):
+        counts[status] += n
+        log_ts[partition] = max(latest, log_ts.get(partition, latest))
+        others += n_others
+    return _RowSummary(counts, log_ts, others)
 
 
 def _next_progress(

@@ -35,8 +35,8 @@ class LastRecord:
     next_log_ts: int | None = None
 
 
-def with_log_order(records: DataFrame, before: Mapping[int, LastRecord]) -> DataFrame:
-    """Add the log position of each record.
+def log_order(records: DataFrame, before: Mapping[int, LastRecord], *, has_tombstones: bool = True) -> DataFrame:
+    """The log position of each record, without the record.
 
     A tombstone right after the delete of its key is redundant: `tombstone_of` is the offset of that delete. Kafka's
     timestamps may go back; `log_ts` never does within a partition.
@@ -45,39 +45,78 @@ def with_log_order(records: DataFrame, before: Mapping[int, LastRecord]) -> Data
         records: the columns of `with_decision`, of one topic; for records that are read again, also `known_log_ts`, the
             `log_ts` of those that are already in bronze.
         before: by partition, the last record before these.
+        has_tombstones: whether there are tombstones among the records.
 
-    Columns out: all, and `log_ts`, `tombstone_of` bigint; `status` and `error` of a tombstone follow its delete's.
+    Columns out: `partition`, `offset`, `log_ts`, `tombstone_of` bigint; `status`, that of a tombstone follows its
+    delete's; `followed`, the status if it follows; `is_plain`, whether the record's position is its own timestamp, but
+    at least the `log_ts` before the batch, and its status its own.
     """
     seed = _seed(before)
     in_partition = W.partitionBy("partition").orderBy("offset")
-    last = F.lag(F.struct("offset", "key", "op", "status")).over(in_partition)
-    last = F.coalesce(last, seed["last"])
-    follows = F.col("is_tombstone") & F.col("key").eqNullSafe(last["key"])
-    # A delete that was dropped from quarantine takes its tombstone with it.
-    after_quarantined = follows & last["status"].isin("quarantined", "dropped") & last["op"].isNull()
-    written = F.coalesce(F.unix_millis("timestamp"), F.lit(NO_TIMESTAMP_MS))
     is_again = KNOWN_LOG_TS in records.columns
-    own = F.coalesce(KNOWN_LOG_TS, written) if is_again else written
-    log_ts = F.greatest(F.max(own).over(in_partition.rowsBetween(W.unboundedPreceding, W.currentRow)), seed["log_ts"])
+    plain = _own_log_ts(seed)
+    own = F.coalesce(KNOWN_LOG_TS, plain) if is_again else plain
+    log_ts = F.max(own).over(in_partition.rowsBetween(W.unboundedPreceding, W.currentRow))
     if is_again:
         behind = F.min(KNOWN_LOG_TS).over(in_partition.rowsBetween(W.currentRow, W.unboundedFollowing))
         log_ts = F.least(log_ts, behind, seed["next_log_ts"])
+    tombstone_of, followed = F.lit(None).cast("bigint"), F.lit(None).cast("string")
+    if has_tombstones:
+        last = F.lag(F.struct("offset", "key", "op", "status")).over(in_partition)
+        last = F.coalesce(last, seed["last"])
+        follows = F.col("is_tombstone") & F.col("key").eqNullSafe(last["key"])
+        # A delete that was dropped from quarantine takes its tombstone with it.
+        after_quarantined = follows & last["status"].isin("quarantined", "dropped") & last["op"].isNull()
+        is_paired = F.coalesce(follows & (last["op"] == "d"), F.lit(False))
+        # With `merge.keys`, a tombstone has no key columns of its own, but its delete has.
+        has_key_of_delete = is_paired & F.coalesce(F.col("error.code") == NO_KEY, F.lit(False))
+        tombstone_of = F.when(is_paired, last["offset"])
+        followed = F.when(after_quarantined, last["status"]).when(has_key_of_delete, "ok")
+    found = records.select(
+        F.col("partition"),
+        F.col("offset"),
+        log_ts.alias("log_ts"),
+        tombstone_of.alias("tombstone_of"),
+        followed.alias("followed"),
+        F.coalesce(followed, F.col("status")).alias("status"),
+        ((log_ts == plain) & tombstone_of.isNull() & followed.isNull()).alias("is_plain"),
+        *([F.col(KNOWN_LOG_TS)] if is_again else []),
+    )
+    return found.where(F.col(KNOWN_LOG_TS).isNull()).drop(KNOWN_LOG_TS) if is_again else found
+
+
+def with_log_order(
+    records: DataFrame, before: Mapping[int, LastRecord], others: DataFrame | None, *, only: bool = False
+) -> DataFrame:
+    """Add the log position of each record.
+
+    Args:
+        records: the columns of `with_decision`, of one topic.
+        before: see `log_order`.
+        others: its rows of the records that are not plain; None if all are.
+        only: whether to leave out the other records.
+
+    Columns out: all, and `log_ts`, `tombstone_of` bigint; `status` and `error` of a tombstone follow its delete's.
+    """
+    log_ts = _own_log_ts(_seed(before))
+    if others is None:
+        return records.withColumns({"log_ts": log_ts, "tombstone_of": F.lit(None).cast("bigint")})
+    found = others.select("partition", "offset", F.col("log_ts").alias("__log_ts"), "tombstone_of", "followed")
     paired_error = error_of(
         PAIR_STAGE, "delete_quarantined", F.lit("the record before it, with the same key, is quarantined")
     )
-    is_paired = F.coalesce(follows & (last["op"] == "d"), F.lit(False))
-    # With `merge.keys`, a tombstone has no key columns of its own, but its delete has.
-    has_key_of_delete = is_paired & F.coalesce(F.col("error.code") == NO_KEY, F.lit(False))
-    return records.withColumns(
-        {
-            "log_ts": log_ts,
-            "tombstone_of": F.when(is_paired, last["offset"]),
-            "status": F.when(after_quarantined, last["status"])
-            .when(has_key_of_delete, "ok")
-            .otherwise(F.col("status")),
-            "error": F.when(after_quarantined, paired_error).when(~has_key_of_delete, F.col("error")),
-        }
+    followed = F.col("followed")
+    error = F.when(followed.isNull(), F.col("error")).when(followed != "ok", paired_error)
+    rows = records.join(found, ["partition", "offset"], "inner" if only else "left")
+    rows = rows.withColumns(
+        {"log_ts": F.coalesce("__log_ts", log_ts), "status": F.coalesce(followed, "status"), "error": error}
     )
+    return rows.drop("__log_ts", "followed")
+
+
+def _own_log_ts(seed: Column) -> Column:
+    """A record's own timestamp, but at least `log_ts` before the batch."""
+    return F.greatest(F.coalesce(F.unix_millis("timestamp"), F.lit(NO_TIMESTAMP_MS)), seed["log_ts"])
 
 
 def _seed(before: Mapping[int, LastRecord]) -> Column:

@@ -43,6 +43,7 @@ class ScanSummary:
             have, so that what the driver collects is bounded.
         fields: by reference, the fields of JSON without a schema, likewise.
         frames: the frames of the records.
+        tombstones: number of records without a value.
         first_is_tombstone: the partitions whose first record has no value.
         last: the last record of each partition, unless it is too large.
     """
@@ -54,6 +55,7 @@ class ScanSummary:
     references: Mapping[Side, set[str]]
     fields: Mapping[str, set[str]]
     frames: set[str]
+    tombstones: int
     first_is_tombstone: set[int]
     last: Mapping[int, Identity]
 
@@ -110,6 +112,7 @@ def _summarize(records: DataFrame) -> ScanSummary:
             F.sum(F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))).alias("bytes"),
             F.sum("header_bytes").alias("header_bytes"),
             F.sum("unpacked_bytes" if "unpacked_bytes" in records.columns else F.lit(0)).alias("unpacked_bytes"),
+            F.count_if("is_tombstone").alias("tombstones"),
             F.min_by("is_tombstone", "offset").alias("first_is_tombstone"),
             F.max_by(F.when(F.col("too_large").isNull(), identity("timestamp", "key", "value")), "offset").alias(
                 "last"
@@ -128,6 +131,7 @@ def _summarize(records: DataFrame) -> ScanSummary:
         references={side: {one for row in found for one in row[f"{side}_reference"]} for side in SIDES},
         fields=by_reference(one for row in found for one in row["fields"]),
         frames={one for row in found for side in SIDES for one in row[f"{side}_framing"]},
+        tombstones=sum(row["tombstones"] for row in found),
         first_is_tombstone={row["partition"] for row in found if row["first_is_tombstone"]},
         last={row["partition"]: Identity.model_validate(row["last"].asDict()) for row in found if row["last"]},
     )

@@ -8,10 +8,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from support.events import Topic
-from support.lake import decided
+from support.lake import decided, in_log_order
 
 from cdc_lake.bronze.decide import bronze_rows
-from cdc_lake.bronze.log_order import with_log_order
 from cdc_lake.fold.stream import PIECES
 from cdc_lake.silver.rows import INHERITED_COLUMNS, RowSchema, changes
 from cdc_lake.spark.literals import of_batch
@@ -41,7 +40,7 @@ def generated(rows: DataFrame) -> list[str]:
 
 def in_bronze(spark: SparkSession, batch: int) -> DataFrame:
     topic = Topic({"name": "string"})
-    rows = with_log_order(decided(spark, topic.registry, [topic.change("c", 1, {"name": "x"})]), {})
+    rows = in_log_order(decided(spark, topic.registry, [topic.change("c", 1, {"name": "x"})]))
     return bronze_rows(rows, batch=batch, generation=0, ingest_date=date(2026, 1, 1))
 
 

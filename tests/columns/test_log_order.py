@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 from pyspark.sql import Row, SparkSession
 from support.events import START_MS, FakeRegistry, Record, Topic, framed
-from support.lake import by_offset, decided
+from support.lake import by_offset, decided, in_log_order
 
-from cdc_lake.bronze.log_order import LastRecord, with_log_order
+from cdc_lake.bronze.log_order import LastRecord
 
 pytestmark = pytest.mark.core
 
@@ -81,7 +81,7 @@ def in_order(spark: SparkSession, registry: FakeRegistry, *batches: tuple[list[R
         if last
     }
     found: list[list[Row]] = [[] for _ in batches]
-    for row in by_offset(with_log_order(decided(spark, registry, records), before)):
+    for row in by_offset(in_log_order(decided(spark, registry, records), before)):
         found[row["partition"]].append(row)
     return found
 
@@ -137,7 +137,7 @@ def test_partitions_have_independent_log_ts_and_tombstones(spark: SparkSession) 
     ]
     before = {1: LastRecord(START_MS + 4)}
 
-    rows = by_offset(with_log_order(decided(spark, here.registry, records), before))
+    rows = by_offset(in_log_order(decided(spark, here.registry, records), before))
 
     assert [(r["partition"], r["log_ts"] - START_MS, r["tombstone_of"]) for r in rows] == [
         (0, 9, None),

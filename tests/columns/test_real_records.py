@@ -9,10 +9,9 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 from support.events import FakeRegistry, Record
-from support.lake import by_offset, decided
+from support.lake import by_offset, decided, in_log_order
 
 from cdc_lake.bronze.decide import bronze_rows
-from cdc_lake.bronze.log_order import with_log_order
 from cdc_lake.decode.records import WriterSchema
 from cdc_lake.silver.events import events, sent_columns
 from cdc_lake.silver.evolution import evolve_layout
@@ -85,7 +84,7 @@ def check(table: str, sources: list[dict[str, Any]], spark: SparkSession) -> Non
         kafka += records_of(source, registry, len(kafka))
         sent += [(source, record) for record in source["records"]]
     bronze = bronze_rows(
-        with_log_order(decided(spark, registry, kafka), {}), batch=1, generation=0, ingest_date=date(2026, 1, 1)
+        in_log_order(decided(spark, registry, kafka)), batch=1, generation=0, ingest_date=date(2026, 1, 1)
     ).persist()
     keys = [WriterSchema(source["key_schema"]) for source in sources]
     values = [WriterSchema(source["value_schema"]) for source in sources]

@@ -1,15 +1,18 @@
 """From Kafka records to bronze and silver with the product, for tests without a broker and a registry."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
 
 from cdc_lake.bronze.decide import with_decision
+from cdc_lake.bronze.log_order import LastRecord, log_order, with_log_order
 from cdc_lake.bronze.references import Names, resolve
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.bronze.schema_resolution import SIDES, scan_records
@@ -31,6 +34,12 @@ def decided(spark: SparkSession, registry: FakeRegistry, records: Sequence[Recor
     rows, seen = scan_records(kafka(spark, records), TableConfig(**framings))
     schemas = {side: Schemas.of(*_meanings(registry, seen.references[side]), side=side) for side in SIDES}
     return with_decision(rows, schemas["key"], schemas["value"], seen.frames)
+
+
+def in_log_order(records: DataFrame, before: Mapping[int, LastRecord] = MappingProxyType({})) -> DataFrame:
+    """Decided records with their log positions."""
+    order = log_order(records, before)
+    return with_log_order(records, before, order.where(~F.col("is_plain")))
 
 
 def by_offset(rows: DataFrame) -> list[Row]:
