@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from cdc_lake.config import Config, EmrConfig
 from cdc_lake.errors import ConfigError
 from cdc_lake.spark.jars import lock_file, read_lock
+from cdc_lake.spark.java import COMPILE_HUGE_METHODS
 from cdc_lake.spark.session import DRIVER_OPTIONS, EXECUTOR_OPTIONS, SPARK_DEFAULTS
 
 PYTHON = "./environment/bin/python"
@@ -33,11 +34,8 @@ _AWS_JARS = (
     "/usr/lib/hudi/hudi-spark-bundle.jar",
 )
 """EMR's own builds, installed on its machines. They replace the package's jars."""
-_SUBMITTED = (
-    *("spark.sql.extensions", "spark.sql.catalog.spark_catalog", "spark.serializer", "spark.kryo.registrator"),
-    *(DRIVER_OPTIONS, EXECUTOR_OPTIONS),
-)
-"""The `SPARK_DEFAULTS` that must be set before the JVM starts; `build_session` sets the others."""
+_SUBMITTED = ("spark.sql.extensions", "spark.sql.catalog.spark_catalog", "spark.serializer", "spark.kryo.registrator")
+"""The `SPARK_DEFAULTS`, besides Java options, to set before the JVM starts; `build_session` sets the others."""
 
 
 @dataclass(frozen=True)
@@ -189,6 +187,8 @@ def _connectors(config: Config) -> list[str]:
 def _settings(config: Config, emr: EmrConfig) -> dict[str, str]:
     driver, executor = emr.resources.driver, emr.resources.executor
     settings = {name: SPARK_DEFAULTS[name] for name in _SUBMITTED} | {
+        # EMR has its own `defaultJavaOptions`, such as -XX:OnOutOfMemoryError, which a job would replace.
+        **{name: f"{COMPILE_HUGE_METHODS} {SPARK_DEFAULTS[name]}" for name in (DRIVER_OPTIONS, EXECUTOR_OPTIONS)},
         # A session with a metastore as its catalog calls it on every action; the layers do not need it.
         "spark.sql.catalogImplementation": "in-memory",
         "spark.driver.cores": str(driver.cores),

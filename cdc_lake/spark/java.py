@@ -15,6 +15,10 @@ JAVA_VERSION = 17
 _INSTALL_JAVA = (
     f"install Java {JAVA_VERSION} and set JAVA_HOME to it, or unset JAVA_HOME and run `make setup`, which installs one"
 )
+COMPILE_HUGE_METHODS = "-XX:-DontCompileHugeMethods"
+"""Java option for Spark's drivers and executors: otherwise HotSpot never compiles methods of more than 8,000 bytes of
+bytecode, and Spark generates such methods for bronze and silver.
+"""
 SHORT_JVM = (
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC "
     "-XX:MetaspaceSize=256m -XX:NewRatio=1"  # otherwise each growth of the metaspace triggers a full collection

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,8 +10,11 @@ from typing import Any
 
 import pytest
 
-from cdc_lake.spark.conf import ARCHIVE_FOLDER, spark_home
-from cdc_lake.spark.java import SHORT_JVM
+from cdc_lake.spark.conf import ARCHIVE_FOLDER, spark_home, write_spark_defaults
+from cdc_lake.spark.jars import cache_folder, lock_file, read_lock
+from cdc_lake.spark.java import COMPILE_HUGE_METHODS, SHORT_JVM
+from cdc_lake.spark.session import SPARK_DEFAULTS
+from cdc_lake.spark.versions import PROFILES, profile_name
 
 SESSION = """
 import json, os, sys
@@ -65,14 +67,27 @@ def start_session(folder: Path, **variables: str) -> dict[str, Any]:
     return said
 
 
+def write_conf(home: Path) -> Path:
+    """Write the files of `cdc-lake jars fetch` to the folder `conf` of a Spark."""
+    jars, module = read_lock(lock_file(profile_name())), PROFILES[profile_name()].java_module
+    return write_spark_defaults(jars, cache_folder(), SPARK_DEFAULTS, conf=home / "conf", java_module=module).parent
+
+
 @pytest.mark.core
 def test_short_jvm_takes_default_options_then_user_options(tmp_path: Path) -> None:
-    said = start_session(tmp_path, SPARK_SUBMIT_OPTS="-XX:ReservedCodeCacheSize=100m")
+    users = "-XX:+DontCompileHugeMethods"
+    said = start_session(
+        tmp_path,
+        SPARK_CONF_DIR=str(write_conf(tmp_path)),
+        SPARK_SUBMIT_OPTS="-XX:ReservedCodeCacheSize=100m",
+        PYSPARK_SUBMIT_ARGS=f"--conf spark.driver.extraJavaOptions={users} pyspark-shell",
+    )
 
     sizes = [option for option in said["options"] if option.startswith("-XX:ReservedCodeCacheSize=")]
     assert set(SHORT_JVM.split()) <= set(said["options"])
     assert sizes[-1] == "-XX:ReservedCodeCacheSize=100m"  # the last option wins
     assert said["left"] == "-XX:ReservedCodeCacheSize=100m"
+    assert [option for option in said["options"] if "HugeMethods" in option] == [COMPILE_HUGE_METHODS, users]
 
 
 @pytest.mark.deep
@@ -81,7 +96,7 @@ def test_session_starts_from_the_class_data_archive(tmp_path: Path) -> None:
     home.mkdir()
     for name in ("bin", "jars"):
         (home / name).symlink_to(spark_home() / name)
-    shutil.copytree(spark_home() / "conf", home / "conf")
+    write_conf(home)
     job.write_text(SESSION)
     variables = {"SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable}
     run([sys.executable, "-c", ARCHIVE], tmp_path, **variables)
@@ -90,4 +105,5 @@ def test_session_starts_from_the_class_data_archive(tmp_path: Path) -> None:
     for said in (start_session(tmp_path, **variables), submitted):
         assert str(home / ARCHIVE_FOLDER / "classes.jsa") in said["maps"]
         assert said["loader"] == "app"  # the only one whose classes an archive contains
+        assert COMPILE_HUGE_METHODS in said["options"]
     assert not set(SHORT_JVM.split()) & set(submitted["options"])

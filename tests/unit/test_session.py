@@ -2,7 +2,8 @@
 
 import pytest
 
-from cdc_lake.config import Config, TableConfig
+from cdc_lake.config import CHECKOUT, Config, TableConfig
+from cdc_lake.spark.java import COMPILE_HUGE_METHODS
 from cdc_lake.spark.session import DRIVER_OPTIONS, EXECUTOR_OPTIONS, SPARK_DEFAULTS, avro_limits, with_avro_limits
 
 pytestmark = pytest.mark.core
@@ -45,6 +46,18 @@ def test_avro_limits_are_added_to_java_options(submitted: str, merged: str) -> N
 @pytest.mark.parametrize("name", [DRIVER_OPTIONS, EXECUTOR_OPTIONS])
 def test_default_java_options_include_avro_limits(name: str) -> None:
     assert SPARK_DEFAULTS[name] == with_avro_limits("-Dorg.apache.avro.fastread=true", avro_limits(16 << 20))
+
+
+@pytest.mark.parametrize("jvm", ["driver", "executor"])
+def test_default_java_options_compile_huge_methods(jvm: str) -> None:
+    assert SPARK_DEFAULTS[f"spark.{jvm}.defaultJavaOptions"] == COMPILE_HUGE_METHODS
+
+
+@pytest.mark.parametrize("page", ["clusters", "kubernetes"])
+def test_submissions_in_docs_compile_huge_methods(page: str) -> None:
+    text = (CHECKOUT / "docs" / "how-to" / f"{page}.md").read_text(encoding="utf-8")
+
+    assert f"--conf spark.driver.defaultJavaOptions={COMPILE_HUGE_METHODS}" in text
 
 
 def test_largest_max_record_bytes_of_all_tables_is_used() -> None:
