@@ -17,6 +17,7 @@ from cdc_lake.columns import (
 )
 from cdc_lake.decode.envelope import TRUNCATE, is_snapshot_edge
 from cdc_lake.errors import ExpectationError, RefusedError
+from cdc_lake.fold.rules import UPSERTS
 from cdc_lake.fold.table_events import SnapshotMarker, TableEvents, Truncate, table_events
 from cdc_lake.runs.expectations import UNMET, check_expectations, with_unmet
 from cdc_lake.silver import side_entries
@@ -37,6 +38,7 @@ class Counts:
     """Counts of a batch, from bronze's columns alone."""
 
     total: int
+    upserts: int
     paired_tombstones: int
     truncates: int
     markers: int
@@ -71,6 +73,7 @@ class Batch(BronzeReader):
             is_untimed = F.lit(False)
         found = self.rows.agg(
             F.count("*"),
+            F.count(F.when(F.col("op").isin(*UPSERTS), 1)),
             F.count("tombstone_of"),
             F.count(F.when(F.col("op") == TRUNCATE, 1)),
             F.count(F.when(is_snapshot_edge(F.col("snapshot")), 1)),
@@ -81,6 +84,15 @@ class Batch(BronzeReader):
             schemas_and_frames(),
         ).collect()[0]
         return Counts(*found)
+
+    @cached_property
+    def is_first_load(self) -> bool:
+        """Whether the table is new and each key has one event, an upsert, so that there is nothing to fold."""
+        counts, settings = self.counts, self.run.settings
+        has_only_upserts = counts.upserts == counts.total and not (counts.key_changes or settings.merge.apply_as_deletes)
+        if self.progress is not None or not has_only_upserts or self.table_events.events or self.rejected is not None:
+            return False
+        return self.rows.select("key").distinct().count() == counts.total
 
     @cached_property
     def pin(self) -> SidePin | None:

@@ -42,15 +42,12 @@ def commit_batch(
         is_at_end = last == bronze.landed.commit
         if run.settings.merge.mode == "append" and (run.is_comparison or (progress.again and is_at_end)):
             next_progress = next_progress.model_copy(update={"again": ahead(run, bronze.landed)})
+    # Not persisted: reading the columns that a step needs again is cheaper than caching all of them.
+    rows = run.bronze.where(F.col("batch").between(first, last) & (F.col("status") == "ok"))
+    batch = Batch(run, first, last, progress, rows)
     with run.done.phase("read"):
-        rows = run.bronze.where(F.col("batch").between(first, last) & (F.col("status") == "ok")).persist()
-    try:
-        batch = Batch(run, first, last, progress, rows)
-        with run.done.phase("read"):
-            total = batch.counts.total
-        return _commit(batch, next_progress) if total else _skip(run, progress, next_progress)
-    finally:
-        rows.unpersist()
+        total = batch.counts.total
+    return _commit(batch, next_progress) if total else _skip(run, progress, next_progress)
 
 
 def _commit(batch: Batch, next_progress: SilverProgress) -> SilverProgress | None:

@@ -1,7 +1,7 @@
 """The result of a batch's fold: checks, the rows to write, and the state to remember."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 from pyspark.sql import Column, DataFrame
@@ -72,6 +72,11 @@ class Totals:
     ended: int
     waiting: int
     entries: int
+
+    @classmethod
+    def of_upserts(cls, keys: int) -> "Totals":
+        """Those of as many keys with one event each, which writes the row."""
+        return cls(**dict.fromkeys((one.name for one in fields(cls)), 0) | {"keys": keys, "counting": keys})
 
     @classmethod
     def of(cls, pieces: DataFrame) -> "Totals":

@@ -4,7 +4,7 @@ One exchange brings each key's history together: its row in silver, its side-tab
 their bytes. `fold.arrow` folds it, and the result is decoded once. See docs/explanation/silver.md.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -12,7 +12,7 @@ from functools import partial
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BooleanType, IntegerType, LongType, StructType
 
 from cdc_lake.columns import (
     IMAGE_ENTRY,
@@ -28,7 +28,7 @@ from cdc_lake.columns import (
 )
 from cdc_lake.fold import arrow
 from cdc_lake.fold.rules import STARTS, UPSERTS
-from cdc_lake.fold.stream import EVENT, LIFETIME_PIECE, MEMORY, PIECES, ROW, Rules
+from cdc_lake.fold.stream import EVENT, LIFETIME_PIECE, MEMORY, PIECES, ROW, ROW_PIECE, Rules
 from cdc_lake.fold.table_events import TableEvents
 from cdc_lake.silver import inherited_values
 from cdc_lake.silver.batch import Batch
@@ -113,6 +113,9 @@ def _fold_rows(
     if progress is not None:
         history = _with_stored(batch, schemas, history, refold)
     schema = StructType([*from_arrow_schema(PIECES), history.schema["pk"]])
+    if refold is None and batch.is_first_load:
+        pieces, totals = single_upserts(history, schema, list(schemas.large)), Totals.of_upserts(batch.counts.total)
+        return FoldResult(batch, schemas, pieces, totals, table_events)
     with _arrow_batches(run.spark, largest):
         runs = history.repartition("key").sortWithinPartitions("key", "rank", "log_position")
         pieces = map_in_arrow(runs, partial(arrow.fold, rules=rules), schema).localCheckpoint(eager=False)
@@ -120,6 +123,29 @@ def _fold_rows(
     found = FoldResult(batch, schemas, pieces, totals, table_events, refold)
     found.check_one_row_per_key()
     return found
+
+
+def single_upserts(history: DataFrame, schema: StructType, large: Sequence[str]) -> DataFrame:
+    """What `fold.arrow` makes of keys with one event each, which writes the row of a key without any state.
+
+    Args:
+        history: the events, in the columns that `fold.arrow` takes.
+        schema: of the pieces.
+        large: the columns that an event may leave out.
+    """
+    own = {name: F.col(name) for name in history.columns if name not in ("key_change", "seen")} | {
+        "role": F.lit(ROW_PIECE),
+        "source": F.col("order"),
+        "order": F.when(F.col("is_streaming"), F.col("order")),
+        "kept": string_array(()),
+        "missing": F.array_intersect(string_array(large), "unsent"),
+        "has_row": F.lit(True),
+        "is_changed": F.lit(True),
+        "counting": F.lit(1),
+    }
+    others = {BooleanType(): F.lit(False), IntegerType(): F.lit(0), LongType(): F.lit(0)}
+    columns = (own.get(one.name, others.get(one.dataType, F.lit(None))).cast(one.dataType) for one in schema)
+    return history.select(*(column.alias(one.name) for column, one in zip(columns, schema, strict=True)))
 
 
 @contextmanager
