@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 TRUNCATE, MISSING, TOMBSTONE = "t", "missing", "tombstone"
 WHOLE_TABLE_OPS = (TRUNCATE, MISSING)
 """Events of every key."""
-UPSERTS = ("c", "u", "r")
+INSERTS = ("c", "r")
+UPSERTS = (*INSERTS, "u")
 DELETES = ("d", TOMBSTONE, *WHOLE_TABLE_OPS)
 STREAMING_OPS = ("c", "u", "d")
 """Row events of the source's log, unless they are a snapshot's."""

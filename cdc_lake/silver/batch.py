@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.columns import (
     KAFKA,
+    KEY_ENTRY,
     OLD_KINDS,
     REJECTED_ENTRY,
     SILVER_META,
@@ -17,7 +18,7 @@ from cdc_lake.columns import (
 )
 from cdc_lake.decode.envelope import TRUNCATE, is_snapshot_edge
 from cdc_lake.errors import ExpectationError, RefusedError
-from cdc_lake.fold.rules import UPSERTS
+from cdc_lake.fold.rules import INSERTS, State
 from cdc_lake.fold.table_events import SnapshotMarker, TableEvents, Truncate, table_events
 from cdc_lake.runs.expectations import UNMET, check_expectations, with_unmet
 from cdc_lake.silver import side_entries
@@ -38,7 +39,7 @@ class Counts:
     """Counts of a batch, from bronze's columns alone."""
 
     total: int
-    upserts: int
+    inserts: int
     paired_tombstones: int
     truncates: int
     markers: int
@@ -73,7 +74,7 @@ class Batch(BronzeReader):
             is_untimed = F.lit(False)
         found = self.rows.agg(
             F.count("*"),
-            F.count(F.when(F.col("op").isin(*UPSERTS), 1)),
+            F.count(F.when(F.col("op").isin(*INSERTS), 1)),
             F.count("tombstone_of"),
             F.count(F.when(F.col("op") == TRUNCATE, 1)),
             F.count(F.when(is_snapshot_edge(F.col("snapshot")), 1)),
@@ -85,14 +86,15 @@ class Batch(BronzeReader):
         ).collect()[0]
         return Counts(*found)
 
-    @cached_property
-    def is_first_load(self) -> bool:
-        """Whether the table is new and each key has one event, an upsert, so that there is nothing to fold."""
-        counts, settings = self.counts, self.run.settings
-        has_only_upserts = counts.upserts == counts.total and not (counts.key_changes or settings.merge.apply_as_deletes)
-        if self.progress is not None or not has_only_upserts or self.table_events.events or self.rejected is not None:
-            return False
-        return self.rows.select("key").distinct().count() == counts.total
+    @property
+    def may_be_inserts(self) -> bool:
+        """Whether each event adds a row, provided that each has a key of its own, which silver does not have."""
+        run, counts = self.run, self.counts
+        has_only_inserts = counts.inserts == counts.total and not (
+            counts.key_changes or self.table_events.events or run.settings.merge.apply_as_deletes
+        )
+        may_be_stale = self.remembers(KEY_ENTRY) or self.remembered_table_events.start != State()
+        return has_only_inserts and not may_be_stale and not run.is_comparison and self.rejected is None
 
     @cached_property
     def pin(self) -> SidePin | None:

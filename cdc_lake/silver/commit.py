@@ -80,7 +80,8 @@ def _commit(batch: Batch, next_progress: SilverProgress) -> SilverProgress | Non
         next_progress = next_progress.model_copy(update=now)
         failpoints.reach("silver.after_side", batch=commit)
         run.check_lease()
-        next_progress = run.silver.merge(result, list(outcome.layout.keys), next_progress).progress
+        keys = list(outcome.layout.keys)
+        next_progress = run.silver.merge(result, keys, next_progress, are_inserts=outcome.are_inserts).progress
         failpoints.reach("silver.after_merge", batch=commit)
     run.done.count(events=batch.counts.total, **counts, stale=outcome.totals.stale, refolded=outcome.totals.refolded)
     for warning in (*batch.warnings(happened), *outcome.warnings()):

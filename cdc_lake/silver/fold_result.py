@@ -74,8 +74,8 @@ class Totals:
     entries: int
 
     @classmethod
-    def of_upserts(cls, keys: int) -> "Totals":
-        """Those of as many keys with one event each, which writes the row."""
+    def of_inserts(cls, keys: int) -> "Totals":
+        """Those of as many keys with one event each, which adds a row."""
         return cls(**dict.fromkeys((one.name for one in fields(cls)), 0) | {"keys": keys, "counting": keys})
 
     @classmethod
@@ -118,6 +118,7 @@ class FoldResult:
         pieces: `fold.arrow`'s, computed.
         table_events: the events of all keys.
         refold: the keys that were refolded from bronze, in `key`; none if there are none.
+        are_inserts: whether all pieces are rows of keys that silver does not have.
     """
 
     batch: Batch
@@ -126,6 +127,7 @@ class FoldResult:
     totals: Totals
     table_events: TableEvents
     refold: DataFrame | None = None
+    are_inserts: bool = False
 
     @property
     def layout(self) -> Layout:

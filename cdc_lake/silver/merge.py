@@ -12,7 +12,7 @@ from functools import partial
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import BooleanType, IntegerType, LongType, StructType
+from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StructType
 
 from cdc_lake.columns import (
     IMAGE_ENTRY,
@@ -43,6 +43,8 @@ _ARROW_ROWS, _ARROW_BYTES = 10_000, 64 << 20
 """Limits of an Arrow batch, which has at least one record."""
 
 
+_COUNTED_UP = ("tinyint", "smallint", "int", "bigint")
+"""Types of key columns that sources usually count up."""
 _ARROW_SETTING = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
@@ -110,12 +112,12 @@ def _fold_rows(
         log_may_reset=run.settings.log_may_reset,
     )
     history = _events(batch, schemas, rows, has_key_changes=refold is not None or batch.counts.key_changes > 0)
+    schema = StructType([*from_arrow_schema(PIECES), history.schema["pk"]])
+    if refold is None and batch.may_be_inserts and _have_new_keys(batch, schemas, history):
+        pieces, totals = single_inserts(history, schema, list(schemas.large)), Totals.of_inserts(batch.counts.total)
+        return FoldResult(batch, schemas, pieces, totals, table_events, are_inserts=True)
     if progress is not None:
         history = _with_stored(batch, schemas, history, refold)
-    schema = StructType([*from_arrow_schema(PIECES), history.schema["pk"]])
-    if refold is None and batch.is_first_load:
-        pieces, totals = single_upserts(history, schema, list(schemas.large)), Totals.of_upserts(batch.counts.total)
-        return FoldResult(batch, schemas, pieces, totals, table_events)
     with _arrow_batches(run.spark, largest):
         runs = history.repartition("key").sortWithinPartitions("key", "rank", "log_position")
         pieces = map_in_arrow(runs, partial(arrow.fold, rules=rules), schema).localCheckpoint(eager=False)
@@ -125,8 +127,23 @@ def _fold_rows(
     return found
 
 
-def single_upserts(history: DataFrame, schema: StructType, large: Sequence[str]) -> DataFrame:
-    """What `fold.arrow` makes of keys with one event each, which writes the row of a key without any state.
+def _have_new_keys(batch: Batch, schemas: BatchSchemas, history: DataFrame) -> bool:
+    """Whether each event has a key of its own, and the keys are above all of silver's by the first key column.
+
+    Reading silver's highest key takes no scan of a Delta table: it is in the statistics of the files.
+    """
+    name, kind = next(iter(schemas.layout.keys.items()))
+    if batch.progress is not None and kind not in _COUNTED_UP:
+        return False
+    number, lowest = history.agg(F.count_distinct("key"), F.min(F.col("pk")[name])).collect()[0]
+    if number != batch.counts.total or batch.progress is None:
+        return bool(number == batch.counts.total)
+    ((highest,),) = batch.silver.agg(F.max(quoted(name))).collect()
+    return highest is None or lowest > highest
+
+
+def single_inserts(history: DataFrame, schema: StructType, large: Sequence[str]) -> DataFrame:
+    """What `fold.arrow` makes of keys with one event each, which adds a row, and without any state.
 
     Args:
         history: the events, in the columns that `fold.arrow` takes.
@@ -143,7 +160,7 @@ def single_upserts(history: DataFrame, schema: StructType, large: Sequence[str])
         "is_changed": F.lit(True),
         "counting": F.lit(1),
     }
-    others = {BooleanType(): F.lit(False), IntegerType(): F.lit(0), LongType(): F.lit(0)}
+    others: dict[DataType, Column] = {BooleanType(): F.lit(False), IntegerType(): F.lit(0), LongType(): F.lit(0)}
     columns = (own.get(one.name, others.get(one.dataType, F.lit(None))).cast(one.dataType) for one in schema)
     return history.select(*(column.alias(one.name) for column, one in zip(columns, schema, strict=True)))
 

@@ -144,7 +144,7 @@ class Table(Protocol[P]):
             TableLockedError: another run has committed or created the table first. This commit was not made.
         """
 
-    def merge(self, changes: DataFrame, keys: Sequence[str], progress: P) -> Commit[P]:
+    def merge(self, changes: DataFrame, keys: Sequence[str], progress: P, *, are_inserts: bool = False) -> Commit[P]:
         """Upsert and delete rows in one commit; the first merge creates the table.
 
         Args:
@@ -152,6 +152,7 @@ class Table(Protocol[P]):
                 added to the table in the same commit.
             keys: the primary key.
             progress: the progress with this commit.
+            are_inserts: whether the table has none of the rows' keys, and none is deleted.
 
         Raises:
             TableLockedError: another run has committed first. This commit was not made.

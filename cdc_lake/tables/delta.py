@@ -271,16 +271,18 @@ class DeltaLakeTable(Generic[P]):
             writer.format("delta").save(self.path)
         return self._committed(progress)
 
-    def merge(self, changes: DataFrame, keys: Sequence[str], progress: P) -> Commit[P]:
+    def merge(self, changes: DataFrame, keys: Sequence[str], progress: P, *, are_inserts: bool = False) -> Commit[P]:
         """See `Table`."""
         if not self.exists():
-            rows = with_partitions(changes.where(~F.col(DELETE)).drop(*_CHANGE_COLUMNS), self._partitions)
+            rows = changes.where(~F.col(DELETE)).drop(*_CHANGE_COLUMNS)
             wanted = {*keys, *(field.column for field in self._partitions)}
             statistics = [name for name in with_statistics(rows.schema) if name in wanted]
-            return self._save(rows.write.mode("append"), progress, statistics=statistics)
+            return self.append(rows, progress, statistics=statistics)
         if self._properties:
             stored = self._commits.properties(self._properties.keys())
             delta_properties.update(self._spark, self.path, stored, self._properties)
+        if are_inserts:
+            return self.append(changes.drop(*_CHANGE_COLUMNS), progress, adds_columns=True)
         columns = [name for name in changes.columns if name not in _CHANGE_COLUMNS]
         there = set(self.read().columns)
 

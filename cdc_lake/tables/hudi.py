@@ -195,7 +195,7 @@ class HudiTable(Generic[P]):
         """See `Table`."""
         return next((one.version for one in self.history() if one.at_ms <= at_ms), None)
 
-    def merge(self, changes: DataFrame, keys: Sequence[str], progress: P) -> Commit[P]:
+    def merge(self, changes: DataFrame, keys: Sequence[str], progress: P, *, are_inserts: bool = False) -> Commit[P]:
         """See `Table`."""
         changes.persist()
         try:

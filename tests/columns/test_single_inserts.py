@@ -1,4 +1,4 @@
-"""Rows that have one event each are folded without Python, as `fold.arrow` folds them."""
+"""Rows that have one event each, which adds them, are folded without Python, as `fold.arrow` folds them."""
 
 import random
 
@@ -15,18 +15,19 @@ from cdc_lake.fold.arrow import fold
 from cdc_lake.fold.rules import UPSERTS
 from cdc_lake.fold.stream import PIECES, Rules
 from cdc_lake.silver.fold_result import Totals
-from cdc_lake.silver.merge import single_upserts
+from cdc_lake.silver.merge import single_inserts
 
 pytestmark = pytest.mark.core
 
 LOGS = 20
 
 
-def test_pieces_of_single_upserts_equal_the_fold(spark: SparkSession) -> None:
+def test_pieces_of_single_inserts_equal_the_fold(spark: SparkSession) -> None:
     found = {}
     for seed in range(LOGS):
         log = random_log(random.Random(seed), 12)
         for place, event in reference.in_log_order(log.events):
+            # Also updates, because they may lack large values.
             if event.op in UPSERTS and event.moved_from is None:
                 key = f"{seed} {event.key}"
                 found.setdefault(key, {**event_row(place, event), "key": key, "is_new": True})
@@ -38,9 +39,9 @@ def test_pieces_of_single_upserts_equal_the_fold(spark: SparkSession) -> None:
     ]
     history = spark.createDataFrame([Row(**row) for row in stream.to_pylist()], from_arrow_schema(STREAM))
 
-    pieces = single_upserts(history, StructType([*from_arrow_schema(PIECES), history.schema["pk"]]), LARGE)
+    pieces = single_inserts(history, StructType([*from_arrow_schema(PIECES), history.schema["pk"]]), LARGE)
 
     assert len(expected) > LOGS
     assert any(piece["missing"] for piece in expected)
-    assert Totals.of(pieces) == Totals.of_upserts(len(expected))
+    assert Totals.of(pieces) == Totals.of_inserts(len(expected))
     assert sorted((row.asDict(recursive=True) for row in pieces.collect()), key=lambda row: row["key"]) == expected
