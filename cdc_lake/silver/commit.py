@@ -1,5 +1,7 @@
 """Commits one batch to silver: merges or appends its rows, and widens columns first if the batch needs it."""
 
+from contextlib import ExitStack
+
 from pyspark.sql import functions as F
 
 from cdc_lake import failpoints
@@ -19,9 +21,12 @@ from cdc_lake.tables.progress import SilverProgress
 
 
 def commit_batch(
-    run: SilverRun, first: int, last: int, progress: SilverProgress | None, bronze: BronzeState
+    run: SilverRun, first: int, last: int, progress: SilverProgress | None, bronze: BronzeState, *, is_small: bool
 ) -> SilverProgress | None:
     """Fold bronze's batches `first` to `last` into silver, in one commit.
+
+    Args:
+        is_small: whether to cache the batch's rows.
 
     Returns:
         The progress as read back; `progress` itself if there was nothing yet to make a table of.
@@ -42,12 +47,16 @@ def commit_batch(
         is_at_end = last == bronze.landed.commit
         if run.settings.merge.mode == "append" and (run.is_comparison or (progress.again and is_at_end)):
             next_progress = next_progress.model_copy(update={"again": ahead(run, bronze.landed)})
-    # Not persisted: reading the columns that a step needs again is cheaper than caching all of them.
     rows = run.bronze.where(F.col("batch").between(first, last) & (F.col("status") == "ok"))
-    batch = Batch(run, first, last, progress, rows)
-    with run.done.phase("read"):
-        total = batch.counts.total
-    return _commit(batch, next_progress) if total else _skip(run, progress, next_progress)
+    with ExitStack() as cached:
+        if is_small:
+            # Each action on uncached rows searches Delta's log for their files again. With many rows, that costs less
+            # than caching all columns.
+            cached.callback(rows.persist().unpersist)
+        batch = Batch(run, first, last, progress, rows)
+        with run.done.phase("read"):
+            total = batch.counts.total
+        return _commit(batch, next_progress) if total else _skip(run, progress, next_progress)
 
 
 def _commit(batch: Batch, next_progress: SilverProgress) -> SilverProgress | None:

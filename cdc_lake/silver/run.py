@@ -22,7 +22,7 @@ from cdc_lake.runs.work import NewData, Work
 from cdc_lake.silver.commit import commit_batch
 from cdc_lake.silver.next_batch import BronzeState, next_batch
 from cdc_lake.silver.table_run import SilverRun, check_columns, check_not_behind
-from cdc_lake.spark.session import batch_bytes, planned_for
+from cdc_lake.spark.session import batch_bytes, is_little, planned_for
 from cdc_lake.storage.files import Files
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import Table, progress_of
@@ -202,7 +202,8 @@ def _fold_next(
         with planned_for(run.spark, rows=rows), run.done.phase("plan"):
             stored_bytes = run.silver.size() if progress else 0
         with planned_for(run.spark, rows=rows, stored_bytes=stored_bytes):
-            progress = commit_batch(run, first, last, progress, bronze)
+            is_small = rows is not None and is_little(rows=rows, stored_bytes=0)
+            progress = commit_batch(run, first, last, progress, bronze, is_small=is_small)
         if progress is not None:
             reached = last
             done.status, done.batches = "ok", done.batches + 1
