@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -209,7 +209,7 @@ def _scan_batch(
     run: Landing, spans: Mapping[int, Span], before: BronzeProgress
 ) -> tuple[Mapping[int, Span], DataFrame, ScanSummary]:
     """Read and scan records; see `scan_records`. Shortens the spans until they fit into `max_bytes`."""
-    spans, records, summary = _read_and_scan(run, spans)
+    spans, records, summary = _read_and_scan(run, spans, before.frames)
     while summary.memory_bytes > run.max_bytes:
         number = count_offsets(spans)
         fewer = max(number * run.max_bytes // (2 * summary.memory_bytes), 1)
@@ -217,14 +217,17 @@ def _scan_batch(
         if shorter == spans:
             break
         records.unpersist()
-        spans, records, summary = _read_and_scan(run, shorter)
+        spans, records, summary = _read_and_scan(run, shorter, summary.frames)
     return spans, records, summary
 
 
-def _read_and_scan(run: Landing, spans: Mapping[int, Span]) -> tuple[Mapping[int, Span], DataFrame, ScanSummary]:
+def _read_and_scan(
+    run: Landing, spans: Mapping[int, Span], known_frames: Collection[str]
+) -> tuple[Mapping[int, Span], DataFrame, ScanSummary]:
     """Read and scan records; see `scan_records`. Shortens the spans before records on which Spark's reader fails."""
     source, topic = run.bronze.source, run.log.name
-    look = partial(scan_records, settings=run.settings, of_files=bool(run.bronze.run.config.files.root))
+    of_files = bool(run.bronze.run.config.files.root)
+    look = partial(scan_records, settings=run.settings, known_frames=known_frames, of_files=of_files)
     try:
         return (spans, *look(source.read(run.spark, topic, spans)))
     except (PySparkException, Py4JJavaError) as exc:
@@ -300,6 +303,7 @@ def _next_progress(
         kinds=dict(resolved.kinds),
         owners=dict(resolved.owners),
         key=dict(resolved.key),
+        frames=tuple(sorted(summary.frames)) if summary.total else before.frames,
         rows=landed.counts.total(),
         record_bytes=summary.memory_bytes // summary.total if summary.total else before.record_bytes,
         bytes=before.bytes + summary.memory_bytes,

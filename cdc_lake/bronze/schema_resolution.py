@@ -65,15 +65,18 @@ class ScanSummary:
         return self.bytes + self.header_bytes + self.unpacked_bytes
 
 
-def scan_records(records: DataFrame, settings: TableConfig, *, of_files: bool = False) -> tuple[DataFrame, ScanSummary]:
+def scan_records(
+    records: DataFrame, settings: TableConfig, *, known_frames: Collection[str] = (), of_files: bool = False
+) -> tuple[DataFrame, ScanSummary]:
     """Detect the frames and references of records, and summarize them.
 
     Nearly all topics have only frames with a number. Planning for all frames costs as much as decoding, so others are
-    planned for only if the records have them.
+    planned for only if the records have them. If that is not known before, the records are read twice.
 
     Args:
         records: Kafka's columns.
         settings: those of the table.
+        known_frames: the frames of earlier records, to plan for.
         of_files: whether the records come from files.
 
     Returns:
@@ -84,13 +87,18 @@ def scan_records(records: DataFrame, settings: TableConfig, *, of_files: bool = 
         "value_framing": settings.value.wire_format,
         "declared": settings.value.columns,
     }
-    framed = with_frames(records, **framings, max_bytes=settings.read.max_record_bytes, of_files=of_files)
-    records, summary = _persist(with_references(framed, COMMON, **framings))
-    if not summary.frames <= set(COMMON):
+    most = settings.read.max_record_bytes
+    framed = with_frames(records, **framings, max_bytes=most, of_files=of_files)
+
+    def scan(frames: Collection[str]) -> tuple[DataFrame, ScanSummary]:
+        found = with_unpacked_bytes(framed, most) if GLUE_ZLIB in frames else framed
+        return _persist(with_references(found, frames, **framings))
+
+    planned = {*COMMON, *known_frames}
+    records, summary = scan(planned)
+    if not summary.frames <= planned:
         records.unpersist()
-        if GLUE_ZLIB in summary.frames:
-            framed = with_unpacked_bytes(framed, settings.read.max_record_bytes)
-        records, summary = _persist(with_references(framed, summary.frames, **framings))
+        records, summary = scan(summary.frames)
     return records, summary
 
 

@@ -155,6 +155,7 @@ class BronzeProgress(Progress):
         key: the primary key's columns, name to Spark type, by which JSON keys are judged.
         kinds: `<side>.<frame>` -> the kind of id that the numbers in its frames are, once that is settled.
         owners: `key` and `value` -> what the topic's records are named after: mostly the topic.
+        frames: the frames of the newest batch with records; those of the next one are probably the same.
         rows: rows of this commit; silver plans by it before it reads them.
         record_bytes: average size of a record's key and value in the newest batch with records; null before.
         bytes: of the records of all batches up to this one; versions up to 0.1.0 counted none.
@@ -171,6 +172,7 @@ class BronzeProgress(Progress):
     key: dict[str, str] = {}
     kinds: dict[str, str] = {}
     owners: dict[str, tuple[str, ...]] = {}
+    frames: tuple[str, ...] = ()
     rows: int | None = None
     record_bytes: int | None = None
     bytes: int = 0

@@ -10,6 +10,7 @@ from support import wire
 from support.converters import ENVELOPE, TABLE, AnyIdRegistry, Lake, check_life, event, life, row
 from support.setting_groups import patched
 
+from cdc_lake.bronze import schema_resolution
 from cdc_lake.registries.registry import RegisteredSchema
 
 PLAIN = {"key": {"wire_format": "json"}, "value": {"wire_format": "json"}}
@@ -42,6 +43,21 @@ def with_schemas(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.mark.parametrize("start", [pytest.param(0, id="envelope"), pytest.param(10, id="flat")])
 def test_json_with_inline_schemas_decodes_like_avro(with_schemas: dict[int, Any], start: int) -> None:
     check_life(with_schemas, start)
+
+
+def test_only_the_first_batch_of_json_is_scanned_twice(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, scans = Lake(spark, tmp_path, AnyIdRegistry()), []
+    summarize = schema_resolution._summarize
+    monkeypatch.setattr(schema_resolution, "_summarize", lambda records: scans.append(records) or summarize(records))
+    for number_of_scans in (2, 1):
+        scans.clear()
+        record = wire.json_record(ENVELOPE, event("c", row(1, "a"), 1))
+        lake.send(text(wire.json_record(TABLE.key, {"id": 1})), text(record))
+
+        assert lake.land().rows["ok"] == 1
+        assert len(scans) == number_of_scans
 
 
 NO_JSON = ('{"id":1', '{"id":1} x', '{"id":1},"x":2', '{"id":1}{"id":2}', '{"id":"one"}', '{"id":1.5}', "{}x", "[1]")
