@@ -133,11 +133,16 @@ def _have_new_keys(batch: Batch, schemas: BatchSchemas, history: DataFrame) -> b
     Reading silver's highest key takes no scan of a Delta table: it is in the statistics of the files.
     """
     name, kind = next(iter(schemas.layout.keys.items()))
-    if batch.progress is not None and kind not in _COUNTED_UP:
+    is_new_table = batch.progress is None
+    if not is_new_table and kind not in _COUNTED_UP:
         return False
-    number, lowest = history.agg(F.count_distinct("key"), F.min(F.col("pk")[name])).collect()[0]
-    if number != batch.counts.total or batch.progress is None:
-        return bool(number == batch.counts.total)
+    # A new table's keys are not decoded here.
+    lowest = F.lit(None) if is_new_table else F.min(F.col("pk")[name])
+    number, lowest = history.agg(F.count_distinct("key"), lowest).collect()[0]
+    if number < batch.counts.total:
+        return False
+    if is_new_table:
+        return True
     ((highest,),) = batch.silver.agg(F.max(quoted(name))).collect()
     return highest is None or lowest > highest
 
