@@ -195,13 +195,13 @@ def _refresh_groups(run: ModelRun, comparison: Comparison, groups: Groups, resul
         with run.done.phase("check"), translated_errors(run.model):
             vanished = null_safe_join(stored, rows, keys, "left_anti")
             new = rows if _has_map(rows) else null_safe_join(rows, stored, rows.columns, "left_anti")
-            changes = _changes(new, vanished, run.model).persist()
+            # Not a cache, which Spark may compute again: a model may have rand() or a clock.
+            changes = _changes(new, vanished, run.model).localCheckpoint(eager=False)
             counts = {row[DELETE]: row["count"] for row in changes.groupBy(DELETE).count().collect()}
         _before_write(run, comparison)
         with run.done.phase("write"), translated_errors(run.model):
             next_progress = comparison.next_progress
             commit = gold.merge(changes, keys, next_progress) if counts else gold.advance(next_progress)
-        changes.unpersist()
     finally:
         made.unpersist()
     failpoints.reach("gold.after_merge", batch=comparison.next_progress.commit)

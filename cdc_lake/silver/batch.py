@@ -57,6 +57,7 @@ class Batch(BronzeReader):
     Attributes:
         rows: its rows of status ok.
         progress: silver's, before the batch.
+        is_small: whether there are so few rows that the driver can have them all, if they are not large.
     """
 
     run: SilverRun
@@ -64,6 +65,7 @@ class Batch(BronzeReader):
     last: int
     progress: SilverProgress | None
     rows: DataFrame
+    is_small: bool = False
 
     @cached_property
     def counts(self) -> Counts:

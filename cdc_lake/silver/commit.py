@@ -26,7 +26,7 @@ def commit_batch(
     """Fold bronze's batches `first` to `last` into silver, in one commit.
 
     Args:
-        is_small: whether to cache the batch's rows.
+        is_small: whether the batch has few rows.
 
     Returns:
         The progress as read back; `progress` itself if there was nothing yet to make a table of.
@@ -53,7 +53,7 @@ def commit_batch(
             # Each action on uncached rows searches Delta's log for their files again. With many rows, that costs less
             # than caching all columns.
             cached.callback(rows.persist().unpersist)
-        batch = Batch(run, first, last, progress, rows)
+        batch = Batch(run, first, last, progress, rows, is_small)
         with run.done.phase("read"):
             total = batch.counts.total
         return _commit(batch, next_progress) if total else _skip(run, progress, next_progress)

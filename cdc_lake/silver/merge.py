@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StructType
@@ -36,12 +36,14 @@ from cdc_lake.silver.events import is_change
 from cdc_lake.silver.fold_result import FoldResult, Totals, rows_with_keys, string_array
 from cdc_lake.silver.key_changes import has_key_change_headers, key_change_id
 from cdc_lake.silver.reader import BatchSchemas, schemas_and_frames
-from cdc_lake.spark.arrow_stage import map_in_arrow
+from cdc_lake.spark.arrow_stage import map_in_arrow, map_in_driver
 from cdc_lake.spark.literals import of_batch
 
 _ARROW_ROWS, _ARROW_BYTES = 10_000, 64 << 20
 """Limits of an Arrow batch, which has at least one record."""
-
+_DRIVER_BYTES = 8 << 20
+"""A small batch with fewer bytes of records is folded in the driver."""
+_IN_ORDER = ("key", "rank", "log_position")
 
 _COUNTED_UP = ("tinyint", "smallint", "int", "bigint")
 """Types of key columns that sources usually count up."""
@@ -62,7 +64,7 @@ def fold_events(batch: Batch) -> "FoldResult":
         table_events = replace(batch.all_table_events, snapshot=table_events.snapshot)
         keys = batch.history().where(F.col("key").isNotNull()).select("key").distinct()
     else:
-        found = _fold_rows(batch, batch.schemas, rows, table_events, largest=batch.counts.writers["largest"])
+        found = _fold_rows(batch, batch.schemas, rows, table_events, writers=batch.counts.writers)
         if run.is_comparison:
             if found.totals.out_of_order:
                 run.done.warn(
@@ -86,7 +88,7 @@ def fold_events(batch: Batch) -> "FoldResult":
     ((writers,),) = rows.agg(schemas_and_frames()).collect()
     values = sorted({*writers["values"], *batch.counts.writers["values"]})
     schemas = batch.schemas_of(rows, writers["keys"], values, writers["frames"])
-    return _fold_rows(batch, schemas, rows, table_events, largest=writers["largest"], refold=keys)
+    return _fold_rows(batch, schemas, rows, table_events, writers=writers, refold=keys)
 
 
 def _fold_rows(
@@ -95,10 +97,12 @@ def _fold_rows(
     rows: DataFrame,
     table_events: TableEvents,
     *,
-    largest: int,
+    writers: Row,
     refold: DataFrame | None = None,
 ) -> "FoldResult":
-    """Fold bronze's rows. Their column `refold` says whether their key is refolded; `refold` has these keys."""
+    """Fold bronze's rows, of which `writers` is the summary. Their column `refold` says whether their key is refolded;
+    `refold` has these keys.
+    """
     run, progress = batch.run, batch.progress
     rules = Rules(
         large=list(schemas.large),
@@ -118,9 +122,13 @@ def _fold_rows(
         return FoldResult(batch, schemas, pieces, totals, table_events, are_inserts=True)
     if progress is not None:
         history = _with_stored(batch, schemas, history, refold)
-    with _arrow_batches(run.spark, largest):
-        runs = history.repartition("key").sortWithinPartitions("key", "rank", "log_position")
-        pieces = map_in_arrow(runs, partial(arrow.fold, rules=rules), schema).localCheckpoint(eager=False)
+    fold = partial(arrow.fold, rules=rules)
+    with _arrow_batches(run.spark, writers["largest"]):
+        if refold is None and batch.is_small and writers["bytes"] <= _DRIVER_BYTES and not _reads_more_keys(batch):
+            pieces = map_in_driver(history.coalesce(1).sortWithinPartitions(*_IN_ORDER), fold, schema)
+        else:
+            runs = history.repartition("key").sortWithinPartitions(*_IN_ORDER)
+            pieces = map_in_arrow(runs, fold, schema).localCheckpoint(eager=False)
         totals = Totals.of(pieces)
     found = FoldResult(batch, schemas, pieces, totals, table_events, refold)
     found.check_one_row_per_key()
@@ -209,6 +217,11 @@ def _events(batch: Batch, schemas: BatchSchemas, rows: DataFrame, *, has_key_cha
     )
 
 
+def _reads_more_keys(batch: Batch) -> bool:
+    """Whether the fold reads rows of other keys than those of the batch's events, of any number."""
+    return bool(batch.table_events.events) or (batch.counts.key_changes > 0 and batch.remembers(KEY_ENTRY))
+
+
 def _with_stored(batch: Batch, schemas: BatchSchemas, events: DataFrame, refold: DataFrame | None) -> DataFrame:
     """The events, with the silver rows and side-table entries of their keys; of all keys if all are affected."""
     entries = batch.remembered.where(F.col("kind") == KEY_ENTRY)
@@ -224,15 +237,18 @@ def _with_stored(batch: Batch, schemas: BatchSchemas, events: DataFrame, refold:
         silver = schemas.with_key(rows_with_keys(silver, events, list(schemas.layout.keys)))
         entries = entries.join(events.select("key"), "key", "left_semi")
     new = [name for name in schemas.large if name not in batch.silver.columns]
+    pk = events.schema["pk"].dataType
+    no_event = F.lit(False).alias("is_streaming"), F.lit(False).alias("is_new")
     rows = silver.select(
         F.col(KEY).alias("key"),
-        F.struct(*(F.col(quoted(name)).alias(name) for name in schemas.layout.keys)).alias("pk"),
+        F.struct(*(F.col(quoted(name)).alias(name) for name in schemas.layout.keys)).cast(pk).alias("pk"),
         F.lit(ROW).alias("rank"),
         F.col(KAFKA).alias("log_position"),
         F.col("__op").alias("op"),
         F.when(F.lit(not batch.run.settings.is_in_log_order), F.col(ORDER)).alias("order"),
         F.when(~is_change(F.col("__op"), F.col("__snapshot")), F.col("__source_position")).alias("read_at"),
         F.concat(F.coalesce(UNAVAILABLE, string_array(())), string_array(new)).alias("unsent"),
+        *no_event,
     )
     parts = [rows]
     if remembers:
@@ -241,20 +257,17 @@ def _with_stored(batch: Batch, schemas: BatchSchemas, events: DataFrame, refold:
             "order": F.col(ORDER),
             "key_change": F.col("awaits"),
             "seen": F.col(SEEN),
+            "unsent": string_array(()),
         }
         remembered = (column.alias(name) for name, column in columns.items())
-        parts.append(entries.select("key", F.lit(MEMORY).alias("rank"), *remembered))
+        parts.append(entries.select("key", F.lit(MEMORY).alias("rank"), *remembered, *no_event))
     for part in parts:
         if refold is None:
             part = part.withColumn("refold", F.lit(False))
         else:
             is_refolded = refold.withColumn("refold", F.lit(True))
             part = part.join(is_refolded, "key", "left").withColumn("refold", F.coalesce("refold", F.lit(False)))
-        defaults = {"is_streaming": F.lit(False), "is_new": F.lit(False), "unsent": string_array(())}
-        own = {name: F.col(name) for name in part.columns}
-        columns = defaults | own
-        filled = (columns.get(one.name, F.lit(None)).cast(one.dataType).alias(one.name) for one in events.schema)
-        events = events.unionByName(part.select(*filled))
+        events = events.unionByName(part, allowMissingColumns=True)
     return events
 
 

@@ -147,6 +147,7 @@ _SMALL_PLANS = {
     "spark.sql.shuffle.partitions": "1",
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.adaptive.enabled": "false",
+    "spark.databricks.delta.merge.materializeSource": "none",
 }
 """For a few thousand rows, compiling plans and adaptive execution take longer than they save
 (docs/explanation/runs.md).

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc_lake.spark.arrow_stage import map_in_arrow
+from cdc_lake.spark.arrow_stage import map_in_arrow, map_in_driver
 
 
 def test_function_runs_without_pandas(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,3 +34,20 @@ def test_users_function_has_pandas_afterwards(spark: SparkSession) -> None:
     doubled = rows.mapInPandas(lambda frames: (frame * 2 for frame in frames), "id long")
 
     assert sorted(row["id"] for row in doubled.collect()) == [0, 2, 4]
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_the_driver_maps_rows_as_workers_do(spark: SparkSession, number: int) -> None:
+    rows = spark.range(number).selectExpr(
+        "id",
+        "struct(id AS a, cast(id AS decimal(20, 3)) AS b) AS pair",
+        "timestamp_millis(id) AS at",
+        "cast(id AS binary) AS bytes",
+        "array(cast(id AS string), null) AS texts",
+        "if(id = 1, null, date_from_unix_date(cast(id AS int))) AS day",
+    )
+
+    found = map_in_driver(rows.coalesce(1), iter, rows.schema)
+
+    assert found.collect() == rows.collect()
+    assert found.schema == rows.schema
