@@ -34,8 +34,8 @@ def test_logs_sharing_a_table_match_the_reference(
     deletes: Deletes,
     shape: Shape,
 ) -> None:
-    if deletes == "hard":
-        monkeypatch.setattr(merge, "_DRIVER_BYTES", -1)  # fold in Spark's workers, as large batches are
+    if deletes == "hard":  # as large batches are: in Spark's workers
+        monkeypatch.setattr(merge, "_DRIVER_BYTES", -1)
     logs = [log for log in load() if not log.has_own_table]
 
     results = dict(

@@ -2,11 +2,15 @@
 
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from support import wire
+from support.converters import ENVELOPE, VALUE_TEXT, Lake, event, numbered_registry, row
 
+from cdc_lake.silver import merge
 from cdc_lake.spark.arrow_stage import map_in_arrow, map_in_driver
 
 
@@ -51,3 +55,20 @@ def test_the_driver_maps_rows_as_workers_do(spark: SparkSession, number: int) ->
 
     assert found.collect() == rows.collect()
     assert found.schema == rows.schema
+
+
+def test_the_driver_folds_small_batches_without_large_values(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folded = []
+    monkeypatch.setattr(merge, "_DRIVER_BYTES", 2_000)
+    monkeypatch.setattr(merge, "map_in_driver", lambda *given: folded.append("here") or map_in_driver(*given))
+    monkeypatch.setattr(merge, "map_in_arrow", lambda *given: folded.append("there") or map_in_arrow(*given))
+    lake = Lake(spark, tmp_path, numbered_registry())
+    for lsn, (op, name) in enumerate((("c", "new"), ("u", "short"), ("u", "long" * 500)), 1):
+        value = wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, event(op, row(1, name), lsn)))
+        lake.send_numbered(1, value, 2)
+        assert lake.land().error is None
+        assert lake.fold()[1]["name"] == name
+
+    assert folded == ["here", "there"]

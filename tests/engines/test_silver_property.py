@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 import tempfile
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -24,6 +25,7 @@ from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig, TableType
 from cdc_lake.operations.replay import replay_quarantined
 from cdc_lake.runs.report import Report
+from cdc_lake.silver import merge
 from cdc_lake.silver.run import run_silver
 
 COLUMNS = {
@@ -66,6 +68,8 @@ class Run:
         """By late record: the batch after which it can be decoded; null: never."""
         self.compaction = rng.choice(("1", "10"))
         """Commits after which Hudi compacts logs: each one, or none within a run."""
+        self.driver_bytes = [rng.choice((-1, sys.maxsize)) for _ in self.batches]
+        """By batch: whether Spark's workers fold it, or the driver."""
 
     def expected(self) -> dict[Hashable, Found]:
         """The reference's rows."""
@@ -106,11 +110,13 @@ class Run:
             for index in batch:
                 broker.append(self._record(topic, index))
             succeed(run_bronze(config, [topic.table], spark, source=broker, registry=registry))
-            succeed(run_silver(config, [topic.table], spark))
-            if number in self.due.values():
-                show(registry, str(number))
-                succeed(replay_quarantined(config, [topic.table], spark, registry=registry))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(merge, "_DRIVER_BYTES", self.driver_bytes[number])
                 succeed(run_silver(config, [topic.table], spark))
+                if number in self.due.values():
+                    show(registry, str(number))
+                    succeed(replay_quarantined(config, [topic.table], spark, registry=registry))
+                    succeed(run_silver(config, [topic.table], spark))
         rows = silver_rows(root, topic.table)
         assert len({row["id"] for row in rows}) == len(rows)
         return {row["id"]: found_in(row, COLUMNS) for row in rows}
