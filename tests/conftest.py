@@ -45,7 +45,7 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             f"--conf 'spark.driver.extraJavaOptions={SMALL_JVM} {compiler}' "
             "pyspark-shell",
         )
-        session = build_session("cdc_lake tests")
+        session = build_session("cdc_lake tests", has_user_sql=False)
     yield session
     session.stop()
     gateway = SparkContext._gateway  # PySpark does not end its JVM; end it with the tests

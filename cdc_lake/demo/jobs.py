@@ -20,12 +20,9 @@ from cdc_lake.embedded.server import end_with_this_process
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.errors import CdcLakeError, InfrastructureError
 from cdc_lake.spark.java import SHORT_JVM
-from cdc_lake.spark.versions import DELTA_EXTENSION, EXTENSIONS
 
 SMALL_JVM = f"-Dorg.apache.avro.fastread=true {SHORT_JVM}"
 """Java options that halve the start-up time, for jobs with a few thousand rows."""
-_DELTA_ONLY: Final = ("--conf", f"{EXTENSIONS}={DELTA_EXTENSION}")
-"""Without Hudi's extension, which looks at each plan, small batches take 6 % less CPU time."""
 _INTERVAL: Final = "500ms"
 """Time between two runs of a continuous job. A run that finds nothing new takes a few milliseconds."""
 _WAIT_SECONDS: Final = 300.0
@@ -87,7 +84,6 @@ class Jobs:
             "CDC_LAKE__LAKE__ROOT": lake,
             "CDC_LAKE__DEFAULTS__STORAGE": storage_variable(table_type),
         }
-        self._is_delta = table_type == "delta"
         self.seconds: dict[str, float] = {}
 
     def submit(self, layer: str, *flags: str) -> dict[str, Any]:
@@ -116,8 +112,6 @@ class Jobs:
     def continuous(self, layer: str, *flags: str) -> "ContinuousJob":
         """A layer's job that runs continuously; a context manager that ends it."""
         command = self._command(layer, "--continuous", "--interval", _INTERVAL, "--json", *flags)
-        if self._is_delta:
-            command[1:1] = _DELTA_ONLY
         return ContinuousJob(layer, command, self._environment, self._count_seconds)
 
     def _command(self, layer: str, *flags: str) -> list[str]:

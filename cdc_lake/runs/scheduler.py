@@ -111,7 +111,13 @@ class TableScheduler:
             InstallationError: Spark cannot start with the installed packages.
         """
         if not self._sessions:
-            self._sessions.append(build_session(f"cdc_lake {layer}", config.max_record_bytes, is_short=self._is_short))
+            session = build_session(
+                f"cdc_lake {layer}",
+                config.max_record_bytes,
+                is_short=self._is_short,
+                has_user_sql=layer == "gold",
+            )
+            self._sessions.append(session)
         return self._sessions[0]
 
     def files(self, lake: Lake) -> Files:

@@ -35,6 +35,7 @@ from cdc_lake.spark.versions import (
     check_jars,
     file_manager,
     jvm_names,
+    reads_changes_by_extension,
     running,
 )
 from cdc_lake.storage.exhaustion import TEMPORARY, exhaustion_error
@@ -154,13 +155,17 @@ _SMALL_PLANS = {
 """
 
 
-def build_session(app_name: str, max_record_bytes: int = _MAX_RECORD_BYTES, *, is_short: bool = False) -> SparkSession:
+def build_session(
+    app_name: str, max_record_bytes: int = _MAX_RECORD_BYTES, *, is_short: bool = False, has_user_sql: bool = True
+) -> SparkSession:
     """Create the session of this process, with `SPARK_DEFAULTS` for settings that the submission does not set.
 
     Args:
         app_name: the application's name in Spark.
         max_record_bytes: size of the largest record to decode; see `avro_limits`.
         is_short: optimize the JVM for a process that ends after a few small batches.
+        has_user_sql: whether users' statements may use Hudi's SQL. Its extension checks each plan, 5 % of a small
+            batch's CPU time, and cdc_lake writes no such SQL.
 
     Raises:
         InfrastructureError: the disk is full, or a limit of files or threads is too low.
@@ -171,6 +176,8 @@ def build_session(app_name: str, max_record_bytes: int = _MAX_RECORD_BYTES, *, i
     submitted = dict(SparkConf().getAll())
     defaults = SPARK_DEFAULTS if found.hudi else without_hudi(SPARK_DEFAULTS)
     ours = {key: value for key, value in defaults.items() if key in REQUIRED or key not in submitted}
+    if not has_user_sql and not reads_changes_by_extension(found):
+        ours[EXTENSIONS] = without_hudi(submitted | ours).get(EXTENSIONS, "")
     check(found, submitted | ours)
     check_jars(submitted)
     ours[FILE_MANAGER] = submitted.get(FILE_MANAGER, file_manager(found.spark))

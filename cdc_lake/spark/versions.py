@@ -209,7 +209,9 @@ INCOMPATIBLE = (
         f"Hudi 1.2 without {HUDI_EXTENSION.rpartition('.')[2]} in {EXTENSIONS}",
         "incremental queries silently return no rows",
         f"set {EXTENSIONS}={HUDI_EXTENSION},{DELTA_EXTENSION}, or do not set it",
-        lambda found, settings: number(found.hudi)[:2] == (1, 2) and HUDI_EXTENSION not in settings.get(EXTENSIONS, ""),
+        lambda found, settings: (
+            reads_changes_by_extension(found) and HUDI_EXTENSION not in settings.get(EXTENSIONS, "")
+        ),
     ),
     Incompatibility(
         f"Hudi with a {SERIALIZER} other than Kryo's",
@@ -319,6 +321,11 @@ def tell_conflicts() -> None:
 def has_hudi() -> bool:
     """Whether the JVM of this process has Hudi."""
     return _class(HUDI_EXTENSION) is not None
+
+
+def reads_changes_by_extension(found: InstalledVersions) -> bool:
+    """Whether this Hudi's incremental queries need its extension."""
+    return number(found.hudi)[:2] == (1, 2)
 
 
 def session_class(spark: "SparkSession") -> Any:

@@ -493,13 +493,15 @@ def test_read_since_returns_only_later_writes(
 
 def test_restore_recovers_progress_in_a_new_epoch(spark: SparkSession, copied: HudiTable) -> None:
     version, rows = copied.version(), held(copied)
-    spark.sql(f"CREATE TABLE to_be_restored USING hudi LOCATION '{copied.path}'")
-    try:
-        spark.sql(f"CALL create_savepoint(table => 'to_be_restored', commit_time => '{version}')").collect()
-        copied.merge(changes(spark, row(1, 20)), ["id"], step(3))
-        spark.sql(f"CALL rollback_to_savepoint(table => 'to_be_restored', instant_time => '{version}')").collect()
-    finally:
-        spark.sql("DROP TABLE to_be_restored")
+    hudi: Any = spark._jvm.org.apache.hudi  # type: ignore[union-attr]
+    settings = hudi.config.HoodieWriteConfig.newBuilder().withPath(copied.path).build()
+    client = hudi.client.SparkRDDWriteClient(
+        hudi.client.common.HoodieSparkEngineContext(spark.sparkContext._jsc), settings
+    )
+    client.savepoint(str(version), "somebody", "before the change")
+    copied.merge(changes(spark, row(1, 20)), ["id"], step(3))
+    client.restoreToSavepoint(str(version))
+    client.close()
 
     progress = copied.progress()
     assert progress is not None
