@@ -125,7 +125,8 @@ def _fold_rows(
     fold = partial(arrow.fold, rules=rules)
     with _arrow_batches(run.spark, writers["largest"]):
         if refold is None and batch.is_small and writers["bytes"] <= _DRIVER_BYTES and not _reads_more_keys(batch):
-            pieces = map_in_driver(history.coalesce(1).sortWithinPartitions(*_IN_ORDER), fold, schema)
+            # Not `coalesce`, with which one task would read all of a large silver.
+            pieces = map_in_driver(history.repartition(1).sortWithinPartitions(*_IN_ORDER), fold, schema)
         else:
             runs = history.repartition("key").sortWithinPartitions(*_IN_ORDER)
             pieces = map_in_arrow(runs, fold, schema).localCheckpoint(eager=False)
