@@ -14,7 +14,7 @@ from rich.text import Text
 from cdc_lake.cli.flags import ConfigFile, Json, OptionalTables, RunOptions, Tables, with_flags
 from cdc_lake.cli.look import short
 from cdc_lake.cli.output import Output, answer
-from cdc_lake.cli.run import run_layer
+from cdc_lake.cli.run import run_layers
 from cdc_lake.config import Config, load_config
 from cdc_lake.runs.report import Report
 
@@ -125,7 +125,7 @@ def replay(
 
         return replay_quarantined(settings, table, selection=selection, scheduler=scheduler)
 
-    run_layer(work, config, RunOptions(as_json=as_json))
+    run_layers([work], config, RunOptions(as_json=as_json))
 
 
 @app.command()
@@ -145,7 +145,7 @@ def drop(
 
         return drop_quarantined(settings, table, because, selection=selection, scheduler=scheduler)
 
-    run_layer(work, config, RunOptions(as_json=as_json))
+    run_layers([work], config, RunOptions(as_json=as_json))
 
 
 def print_listing(found: "Listing", console: Console) -> None:

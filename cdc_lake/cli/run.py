@@ -7,7 +7,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -57,19 +59,47 @@ QuarantineUnknownIds = Annotated[
 ]
 
 
+Layer = Callable[[Config, "TableScheduler"], Report]
+"""Runs a layer."""
+
+
+class AfterBronze(StrEnum):
+    """The layers that can follow bronze."""
+
+    silver = "silver"
+    gold = "gold"
+
+
+class AfterSilver(StrEnum):
+    """The layer that can follow silver."""
+
+    gold = "gold"
+
+
+FollowingModels = Annotated[
+    list[str] | None,
+    typer.Option("--model", help="With gold: select models by name or glob; repeatable (default: all)."),
+]
+
+
 @app.command()
 @with_flags(run_options, "options")
 def bronze(
     table: Tables,
+    then: Annotated[
+        list[AfterBronze] | None,
+        typer.Argument(help="Then run silver, or silver and gold, in the same process.", show_default=False),
+    ] = None,
+    model: FollowingModels = None,
     config: ConfigFile = None,
     accept_loss: AcceptLoss = False,
     quarantine_unknown_ids: QuarantineUnknownIds = False,
     *,
     options: RunOptions,
 ) -> None:
-    """Land new records of Kafka topics in bronze."""
+    """Land new records of Kafka topics in bronze; `run bronze silver gold` also updates the other layers."""
 
-    def layer(settings: Config, scheduler: "TableScheduler") -> Report:
+    def land(settings: Config, scheduler: "TableScheduler") -> Report:
         from cdc_lake.bronze.run import run_bronze
 
         return run_bronze(
@@ -80,13 +110,21 @@ def bronze(
             scheduler=scheduler,
         )
 
-    run_layer(layer, config, options)
+    following = [one.value for one in then or ()]
+    if following not in ([], ["silver"], ["silver", "gold"]):
+        raise typer.BadParameter("after bronze come silver, then gold")
+    silver_and_gold = {"silver": merge_of(table), "gold": refresh_of(model)}
+    run_layers([land, *(silver_and_gold[name] for name in following)], config, options, has_gold="gold" in following)
 
 
 @app.command()
 @with_flags(run_options, "options")
 def silver(
     table: Tables,
+    then: Annotated[
+        list[AfterSilver] | None, typer.Argument(help="Then run gold in the same process.", show_default=False)
+    ] = None,
+    model: FollowingModels = None,
     config: ConfigFile = None,
     accept_loss: Annotated[
         bool, typer.Option("--accept-loss", help="Merge restored bronze even if it lacks records that silver has.")
@@ -94,14 +132,9 @@ def silver(
     *,
     options: RunOptions,
 ) -> None:
-    """Merge new bronze events into the silver tables."""
-
-    def layer(settings: Config, scheduler: "TableScheduler") -> Report:
-        from cdc_lake.silver.run import run_silver
-
-        return run_silver(settings, table, accept_loss=accept_loss, scheduler=scheduler)
-
-    run_layer(layer, config, options)
+    """Merge new bronze events into the silver tables; `run silver gold` also updates gold."""
+    layers = [merge_of(table, accept_loss=accept_loss), *([refresh_of(model)] if then else [])]
+    run_layers(layers, config, options, has_gold=bool(then))
 
 
 @app.command()
@@ -113,13 +146,7 @@ def gold(
     options: RunOptions,
 ) -> None:
     """Refresh gold tables if their silver, model or CSV files changed."""
-
-    def layer(settings: Config, scheduler: "TableScheduler") -> Report:
-        from cdc_lake.gold.run import run_gold
-
-        return run_gold(settings, model, scheduler=scheduler)
-
-    run_layer(layer, config, options)
+    run_layers([refresh_of(model)], config, options, has_gold=True)
 
 
 @app.command()
@@ -142,7 +169,29 @@ def maintain(
 
         return run_maintain(settings, table, layer=layer.value, scheduler=scheduler)
 
-    run_layer(work, config, RunOptions(parallel, continuous, interval, as_json, json_file))
+    run_layers([work], config, RunOptions(parallel, continuous, interval, as_json, json_file))
+
+
+def merge_of(table: Sequence[str], *, accept_loss: bool = False) -> Layer:
+    """The silver layer, for these topics."""
+
+    def merge(settings: Config, scheduler: "TableScheduler") -> Report:
+        from cdc_lake.silver.run import run_silver
+
+        return run_silver(settings, table, accept_loss=accept_loss, scheduler=scheduler)
+
+    return merge
+
+
+def refresh_of(model: Sequence[str] | None) -> Layer:
+    """The gold layer, for these models (default: all)."""
+
+    def refresh(settings: Config, scheduler: "TableScheduler") -> Report:
+        from cdc_lake.gold.run import run_gold
+
+        return run_gold(settings, model or ["*"], scheduler=scheduler)
+
+    return refresh
 
 
 def parse_offsets(text: str) -> dict[int, int]:
@@ -152,22 +201,31 @@ def parse_offsets(text: str) -> dict[int, int]:
     return {int(number): int(offset) for number, offset in (pair.split(":") for pair in text.split(","))}
 
 
-def run_layer(layer: Callable[[Config, "TableScheduler"], Report], config: str | None, options: RunOptions) -> None:
-    """Run a layer, print its report, and exit with its exit code."""
+def run_layers(layers: Sequence[Layer], config: str | None, options: RunOptions, *, has_gold: bool = False) -> None:
+    """Run layers one after the other in one process, print their reports, and exit with the worst exit code.
+
+    A layer follows also if tables of the one before failed, but not if that could not run at all.
+    """
     configure_logging()
     settings = load_config(config)
     display = Display()
-    scheduler = open_scheduler(settings, options, display)
+    first = open_scheduler(settings, options, display, has_gold=has_gold)
+    schedulers = [first, *(first.for_another_layer() for _ in layers[1:])]
+    runs = [partial(layer, settings, scheduler) for layer, scheduler in zip(layers, schedulers, strict=True)]
     if options.is_continuous:
-        raise typer.Exit(_run_continuously(lambda: layer(settings, scheduler), scheduler, options))
-    with display.shown():
-        report = scheduler.with_retry(lambda: layer(settings, scheduler))
-    _write_profile(scheduler, options)
-    show_report(report, options)
-    raise typer.Exit(report.exit_code)
+        raise typer.Exit(_run_continuously(runs, schedulers, options))
+    reports = []
+    for run, scheduler in zip(runs, schedulers, strict=True):
+        with display.shown():
+            reports.append(scheduler.with_retry(run))
+        show_report(reports[-1], options, among=reports)
+    _write_profile(first, options)
+    raise typer.Exit(worst_exit_code([report.exit_code for report in reports]))
 
 
-def open_scheduler(settings: Config, options: RunOptions, display: Display) -> "TableScheduler":
+def open_scheduler(
+    settings: Config, options: RunOptions, display: Display, *, has_gold: bool = False
+) -> "TableScheduler":
     """The scheduler for a run's tables."""
     # Imported here, as the layers are, so that a wrong flag or file fails before Spark is loaded.
     from cdc_lake.runs.scheduler import TableScheduler
@@ -177,37 +235,44 @@ def open_scheduler(settings: Config, options: RunOptions, display: Display) -> "
         watch=display.watch,
         is_continuous=options.is_continuous,
         retry_seconds=settings.run.retry_seconds,
+        has_user_sql=has_gold,
     )
 
 
-def _run_continuously(run: Callable[[], Report], scheduler: "TableScheduler", options: RunOptions) -> int:
-    """Repeat a run until SIGTERM or SIGINT. Returns the worst exit code of the last run and of the skipped tables."""
+def _run_continuously(
+    runs: Sequence[Callable[[], Report]], schedulers: Sequence["TableScheduler"], options: RunOptions
+) -> int:
+    """Repeat runs until SIGTERM or SIGINT. Returns the worst exit code of the last runs and of the skipped tables."""
+    first = schedulers[0]
 
     def end(number: int, frame: FrameType | None) -> None:
-        scheduler.stop()
-        giving_up = threading.Timer(_GRACE_SECONDS, scheduler.cancel)
+        first.stop()
+        giving_up = threading.Timer(_GRACE_SECONDS, first.cancel)
         giving_up.daemon = True
         giving_up.start()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
     while True:
-        started = time.monotonic()
-        try:
-            report = run()
-        except CdcLakeError as error:
-            if not error.retryable:
-                raise
-            say(f"error {error.code} {error}; retrying in {options.interval_seconds:g} s", error=True)
-            last = [error.exit_code]
-        else:
-            last = [report.exit_code]
+        started, codes, news = time.monotonic(), list[int](), list[Report]()
+        for run in runs:
+            try:
+                report = run()
+            except CdcLakeError as error:
+                if not error.retryable:
+                    raise
+                say(f"error {error.code} {error}; retrying in {options.interval_seconds:g} s", error=True)
+                codes.append(error.exit_code)
+                break  # the layers build on each other
+            codes.append(report.exit_code)
             if report.is_news:
-                _write_profile(scheduler, options)
-                show_report(report, options)
-        scheduler.check_jvm()
-        if scheduler.wait(max(options.interval_seconds - (time.monotonic() - started), 0)):
-            return worst_exit_code([*last, *(failure.exit_code for failure in scheduler.skipped.values())])
+                news.append(report)
+                _write_profile(first, options)
+                show_report(report, options, among=news)
+        first.check_jvm()
+        if first.wait(max(options.interval_seconds - (time.monotonic() - started), 0)):
+            skipped = (failure.exit_code for scheduler in schedulers for failure in scheduler.skipped.values())
+            return worst_exit_code([*codes, *skipped])
 
 
 def configure_logging() -> None:
@@ -220,20 +285,28 @@ def configure_logging() -> None:
     logging.getLogger("cdc_lake").setLevel(logging.DEBUG if debug else logging.INFO)
 
 
-def show_report(report: Report, options: RunOptions, show: Callable[[Report], None] | None = None) -> None:
+def show_report(
+    report: Report,
+    options: RunOptions,
+    show: Callable[[Report], None] | None = None,
+    *,
+    among: Sequence[Report] = (),
+) -> None:
     """Print the report of a run, and write it to `json_file`.
 
     Args:
         report: the report.
         options: in what form, and to which file.
         show: prints the report for people (default: as a table).
+        among: with several layers, the reports so far; the file gets a line for each.
     """
     if not options.as_json:
         (show or print_report)(report)
     print_problems(report)
     text = printable(report.model_dump_json())
     if options.json_file:
-        _write_atomically("--json-file", options.json_file, text + "\n")
+        lines = [printable(one.model_dump_json()) for one in among] or [text]
+        _write_atomically("--json-file", options.json_file, "\n".join(lines) + "\n")
     if options.as_json:  # after the warnings: spark-submit merges stderr into stdout
         sys.stderr.flush()
         answer(text)

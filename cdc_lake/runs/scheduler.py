@@ -75,6 +75,7 @@ class TableScheduler:
         is_continuous: more runs will follow. They skip tables with an error that cannot be retried; see `end` for which
             runs leave a report.
         retry_seconds: how long to retry when a server does not respond, after 1 s, 2 s, 4 s and so on, at most 30 s.
+        has_user_sql: whether gold also uses the session.
     """
 
     def __init__(
@@ -85,8 +86,10 @@ class TableScheduler:
         watch: Callable[[Report], None] | None = None,
         is_continuous: bool = False,
         retry_seconds: float = 0.0,
+        has_user_sql: bool = False,
     ) -> None:
         self.is_continuous = is_continuous
+        self._has_user_sql = has_user_sql
         self._retry_seconds = retry_seconds
         self._has_checked_access = self._is_short = self._has_run = False
         self.skipped: dict[str, Failure] = {}
@@ -98,6 +101,19 @@ class TableScheduler:
         self._sessions = [spark] if spark else []
         self._watch = watch
         self._stopping, self._cancelled = threading.Event(), threading.Event()
+
+    def for_another_layer(self) -> "TableScheduler":
+        """A scheduler with the same sessions, which stops together with this one, but skips tables of its own."""
+        made = TableScheduler(
+            self.parallel,
+            watch=self._watch,
+            is_continuous=self.is_continuous,
+            retry_seconds=self._retry_seconds,
+            has_user_sql=self._has_user_sql,
+        )
+        made._sessions, made._stopping, made._cancelled = self._sessions, self._stopping, self._cancelled
+        made._has_run = True
+        return made
 
     @property
     def session(self) -> SparkSession | None:
@@ -115,7 +131,7 @@ class TableScheduler:
                 f"cdc_lake {layer}",
                 config.max_record_bytes,
                 is_short=self._is_short,
-                has_user_sql=layer == "gold",
+                has_user_sql=self._has_user_sql or layer == "gold",
             )
             self._sessions.append(session)
         return self._sessions[0]

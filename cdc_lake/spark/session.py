@@ -371,11 +371,12 @@ def planned_for(spark: SparkSession, *, rows: int | None, stored_bytes: int = 0)
     if rows is None or not is_little(rows=rows, stored_bytes=stored_bytes):
         yield
         return
-    before = {name: str(spark.conf.get(name)) for name in _SMALL_PLANS}
+    # Spark does not know the defaults of Delta's settings before it has used Delta.
+    before = {name: spark.conf.get(name, None) for name in _SMALL_PLANS}
     try:
         for name, value in _SMALL_PLANS.items():
             spark.conf.set(name, value)
         yield
     finally:
-        for name, value in before.items():
-            spark.conf.set(name, value)
+        for name, stored in before.items():
+            spark.conf.unset(name) if stored is None else spark.conf.set(name, stored)

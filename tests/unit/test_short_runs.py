@@ -35,7 +35,7 @@ def test_session_is_short_if_little_is_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: list[NewData | None], is_continuous: bool, is_short: bool
 ) -> None:
     asked: list[bool] = []
-    monkeypatch.setattr(turns, "build_session", lambda *_, is_short: asked.append(is_short))
+    monkeypatch.setattr(turns, "build_session", lambda *_, is_short, **__: asked.append(is_short))
     config = Config(lake=LakeConfig(root=str(tmp_path)))
     scheduler, names = TableScheduler(is_continuous=is_continuous), [str(number) for number in range(len(found))]
     by_name = dict(zip(names, found, strict=True))
