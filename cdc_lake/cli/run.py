@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -63,19 +62,10 @@ Layer = Callable[[Config, "TableScheduler"], Report]
 """Runs a layer."""
 
 
-class AfterBronze(StrEnum):
-    """The layers that can follow bronze."""
-
-    silver = "silver"
-    gold = "gold"
-
-
-class AfterSilver(StrEnum):
-    """The layer that can follow silver."""
-
-    gold = "gold"
-
-
+Then = Annotated[
+    list[LayerName] | None,
+    typer.Argument(metavar="[LAYER]...", help="Then run the next layers in the same process.", show_default=False),
+]
 FollowingModels = Annotated[
     list[str] | None,
     typer.Option("--model", help="With gold: select models by name or glob; repeatable (default: all)."),
@@ -86,10 +76,7 @@ FollowingModels = Annotated[
 @with_flags(run_options, "options")
 def bronze(
     table: Tables,
-    then: Annotated[
-        list[AfterBronze] | None,
-        typer.Argument(help="Then run silver, or silver and gold, in the same process.", show_default=False),
-    ] = None,
+    then: Then = None,
     model: FollowingModels = None,
     config: ConfigFile = None,
     accept_loss: AcceptLoss = False,
@@ -110,20 +97,15 @@ def bronze(
             scheduler=scheduler,
         )
 
-    following = [one.value for one in then or ()]
-    if following not in ([], ["silver"], ["silver", "gold"]):
-        raise typer.BadParameter("after bronze come silver, then gold")
-    silver_and_gold = {"silver": merge_of(table), "gold": refresh_of(model)}
-    run_layers([land, *(silver_and_gold[name] for name in following)], config, options, has_gold="gold" in following)
+    following = (merge_of(table), refresh_of(model))[: number_of_layers_after(LayerName.bronze, then)]
+    run_layers([land, *following], config, options, has_gold=len(following) > 1)
 
 
 @app.command()
 @with_flags(run_options, "options")
 def silver(
     table: Tables,
-    then: Annotated[
-        list[AfterSilver] | None, typer.Argument(help="Then run gold in the same process.", show_default=False)
-    ] = None,
+    then: Then = None,
     model: FollowingModels = None,
     config: ConfigFile = None,
     accept_loss: Annotated[
@@ -133,8 +115,8 @@ def silver(
     options: RunOptions,
 ) -> None:
     """Merge new bronze events into the silver tables; `run silver gold` also updates gold."""
-    layers = [merge_of(table, accept_loss=accept_loss), *([refresh_of(model)] if then else [])]
-    run_layers(layers, config, options, has_gold=bool(then))
+    following = (refresh_of(model),)[: number_of_layers_after(LayerName.silver, then)]
+    run_layers([merge_of(table, accept_loss=accept_loss), *following], config, options, has_gold=bool(following))
 
 
 @app.command()
@@ -170,6 +152,19 @@ def maintain(
         return run_maintain(settings, table, layer=layer.value, scheduler=scheduler)
 
     run_layers([work], config, RunOptions(parallel, continuous, interval, as_json, json_file))
+
+
+def number_of_layers_after(first: LayerName, then: Sequence[LayerName] | None) -> int:
+    """How many layers follow the first one.
+
+    Raises:
+        typer.BadParameter: they are not the next ones, in their order.
+    """
+    layers, chosen = list(LayerName), list(then or ())
+    following = layers[layers.index(first) + 1 :]
+    if chosen != following[: len(chosen)]:
+        raise typer.BadParameter(f"after {first} come {', then '.join(following)}")
+    return len(chosen)
 
 
 def merge_of(table: Sequence[str], *, accept_loss: bool = False) -> Layer:
@@ -214,12 +209,13 @@ def run_layers(layers: Sequence[Layer], config: str | None, options: RunOptions,
     runs = [partial(layer, settings, scheduler) for layer, scheduler in zip(layers, schedulers, strict=True)]
     if options.is_continuous:
         raise typer.Exit(_run_continuously(runs, schedulers, options))
-    reports = []
-    for run, scheduler in zip(runs, schedulers, strict=True):
+    reports = list[Report]()
+    for run in runs:
         with display.shown():
-            reports.append(scheduler.with_retry(run))
-        show_report(reports[-1], options, among=reports)
-    _write_profile(first, options)
+            report = first.with_retry(run)
+        _write_profile(first, options)
+        show_report(report, options, earlier=reports)
+        reports.append(report)
     raise typer.Exit(worst_exit_code([report.exit_code for report in reports]))
 
 
@@ -266,9 +262,9 @@ def _run_continuously(
                 break  # the layers build on each other
             codes.append(report.exit_code)
             if report.is_news:
-                news.append(report)
                 _write_profile(first, options)
-                show_report(report, options, among=news)
+                show_report(report, options, earlier=news)
+                news.append(report)
         first.check_jvm()
         if first.wait(max(options.interval_seconds - (time.monotonic() - started), 0)):
             skipped = (failure.exit_code for scheduler in schedulers for failure in scheduler.skipped.values())
@@ -290,7 +286,7 @@ def show_report(
     options: RunOptions,
     show: Callable[[Report], None] | None = None,
     *,
-    among: Sequence[Report] = (),
+    earlier: Sequence[Report] = (),
 ) -> None:
     """Print the report of a run, and write it to `json_file`.
 
@@ -298,15 +294,15 @@ def show_report(
         report: the report.
         options: in what form, and to which file.
         show: prints the report for people (default: as a table).
-        among: with several layers, the reports so far; the file gets a line for each.
+        earlier: those of the layers before, which the file has in lines above.
     """
     if not options.as_json:
         (show or print_report)(report)
     print_problems(report)
     text = printable(report.model_dump_json())
     if options.json_file:
-        lines = [printable(one.model_dump_json()) for one in among] or [text]
-        _write_atomically("--json-file", options.json_file, "\n".join(lines) + "\n")
+        above = "".join(printable(one.model_dump_json()) + "\n" for one in earlier)
+        _write_atomically("--json-file", options.json_file, f"{above}{text}\n")
     if options.as_json:  # after the warnings: spark-submit merges stderr into stdout
         sys.stderr.flush()
         answer(text)

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from copy import copy
 from functools import partial
 from typing import TypeVar
 
@@ -104,15 +105,8 @@ class TableScheduler:
 
     def for_another_layer(self) -> "TableScheduler":
         """A scheduler with the same sessions, which stops together with this one, but skips tables of its own."""
-        made = TableScheduler(
-            self.parallel,
-            watch=self._watch,
-            is_continuous=self.is_continuous,
-            retry_seconds=self._retry_seconds,
-            has_user_sql=self._has_user_sql,
-        )
-        made._sessions, made._stopping, made._cancelled = self._sessions, self._stopping, self._cancelled
-        made._has_run = True
+        made = copy(self)
+        made.skipped, made._failing, made._has_run = {}, {}, True
         return made
 
     @property

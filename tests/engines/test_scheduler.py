@@ -306,6 +306,10 @@ def test_expired_reports_are_removed_once_a_day(spark: SparkSession, tmp_path: P
     assert (tmp_path / "_runs" / ages[3].file_name).exists()
 
 
+def test_sessions_without_user_sql_have_no_hudi_extension(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.sql.extensions") == "io.delta.sql.DeltaSparkSessionExtension"
+
+
 @pytest.mark.parametrize(
     ("rows", "stored_bytes", "is_small"), [(100, 0, True), (10**6, 0, False), (100, 1 << 40, False), (None, 0, False)]
 )

@@ -8,7 +8,7 @@ from cdc_lake.config import CHECKOUT, Config, LakeConfig
 from cdc_lake.errors import ConfigError, DriverDiedError
 from cdc_lake.runs import scheduler as turns
 from cdc_lake.runs.context import Run
-from cdc_lake.runs.report import Report
+from cdc_lake.runs.report import Failure, Report
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import NewData
 from cdc_lake.spark.java import SHORT_JVM
@@ -45,6 +45,33 @@ def test_session_is_short_if_little_is_new(
     scheduler.spark(config, "a run")
 
     assert asked == [is_short]
+
+
+@pytest.mark.parametrize(
+    ("layer", "with_gold", "expected"), [("silver", False, False), ("gold", False, True), ("bronze", True, True)]
+)
+def test_only_sessions_that_gold_uses_have_user_sql(
+    monkeypatch: pytest.MonkeyPatch, layer: str, with_gold: bool, expected: bool
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(turns, "build_session", lambda *_, has_user_sql, **__: asked.append(has_user_sql))
+    scheduler = TableScheduler(has_user_sql=with_gold)
+
+    scheduler.spark(Config(), layer)
+    scheduler.for_another_layer().spark(Config(), "another layer")
+
+    assert asked == [expected]
+
+
+def test_layers_stop_together_and_skip_tables_of_their_own() -> None:
+    bronze = TableScheduler(is_continuous=True)
+    silver = bronze.for_another_layer()
+
+    bronze.skipped["a table"] = Failure(code="CDC-000", message="", exit_code=1, retryable=False)
+    bronze.stop()
+
+    assert silver.skipped == {}
+    assert silver.wait(0)
 
 
 def test_failed_check_without_spark_leaves_the_error_to_spark(tmp_path: Path) -> None:
