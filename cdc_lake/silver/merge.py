@@ -42,7 +42,7 @@ from cdc_lake.spark.literals import of_batch
 _ARROW_ROWS, _ARROW_BYTES = 10_000, 64 << 20
 """Limits of an Arrow batch, which has at least one record."""
 _DRIVER_BYTES = 8 << 20
-"""A small batch with fewer bytes of records is folded in the driver."""
+"""A small batch with no more bytes of values is folded in the driver."""
 _IN_ORDER = ("key", "rank", "log_position")
 
 _COUNTED_UP = ("tinyint", "smallint", "int", "bigint")
@@ -123,8 +123,9 @@ def _fold_rows(
     if progress is not None:
         history = _with_stored(batch, schemas, history, refold)
     fold = partial(arrow.fold, rules=rules)
+    has_only_own_keys = refold is None and not (batch.table_events.events or _may_end_waits(batch))
     with _arrow_batches(run.spark, writers["largest"]):
-        if refold is None and batch.is_small and writers["bytes"] <= _DRIVER_BYTES and not _reads_more_keys(batch):
+        if batch.is_small and has_only_own_keys and writers["bytes"] <= _DRIVER_BYTES:
             # Not `coalesce`, with which one task would read all of a large silver.
             pieces = map_in_driver(history.repartition(1).sortWithinPartitions(*_IN_ORDER), fold, schema)
         else:
@@ -218,9 +219,9 @@ def _events(batch: Batch, schemas: BatchSchemas, rows: DataFrame, *, has_key_cha
     )
 
 
-def _reads_more_keys(batch: Batch) -> bool:
-    """Whether the fold reads rows of other keys than those of the batch's events, of any number."""
-    return bool(batch.table_events.events) or (batch.counts.key_changes > 0 and batch.remembers(KEY_ENTRY))
+def _may_end_waits(batch: Batch) -> bool:
+    """Whether rows of other keys with a pending key change may inherit their values now."""
+    return batch.counts.key_changes > 0 and batch.remembers(KEY_ENTRY)
 
 
 def _with_stored(batch: Batch, schemas: BatchSchemas, events: DataFrame, refold: DataFrame | None) -> DataFrame:
@@ -229,8 +230,7 @@ def _with_stored(batch: Batch, schemas: BatchSchemas, events: DataFrame, refold:
     silver, remembers = batch.silver, batch.remembers(KEY_ENTRY)
     if batch.table_events.events:
         silver = schemas.with_key(silver)
-    elif remembers and batch.counts.key_changes:
-        # A row with a pending key change may inherit its values now.
+    elif _may_end_waits(batch):
         keys = events.select("key").unionByName(entries.where(F.col("awaits").isNotNull()).select("key"))
         silver = schemas.with_key(silver).join(keys, F.col(KEY) == F.col("key"), "left_semi")
         entries = entries.join(keys, "key", "left_semi")

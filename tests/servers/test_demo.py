@@ -61,8 +61,10 @@ def run_on(stack: Stack, folder: Path, *flags: str) -> Ended:
         patch.setattr("cdc_lake.demo.run.Stack", servers)
         with pytest.raises(SystemExit) as exited:
             execute("demo", "--json", "--folder", str(folder), *flags)
-    assert exited.value.code == 0, err.getvalue()
-    forget(stack)
+    try:
+        assert exited.value.code == 0, err.getvalue()
+    finally:
+        forget(stack)
     return Ended(folder, json.loads(out.getvalue().splitlines()[-1]), out.getvalue(), err.getvalue(), servers.calls)
 
 
