@@ -64,7 +64,7 @@ Layer = Callable[[Config, "TableScheduler"], Report]
 
 Then = Annotated[
     list[LayerName] | None,
-    typer.Argument(metavar="[LAYER]...", help="Then run the next layers in the same process.", show_default=False),
+    typer.Argument(metavar="LAYER", help="Next layers to run in the same process, for example silver gold."),
 ]
 FollowingModels = Annotated[
     list[str] | None,
@@ -84,7 +84,7 @@ def bronze(
     *,
     options: RunOptions,
 ) -> None:
-    """Land new records of Kafka topics in bronze; `run bronze silver gold` also updates the other layers."""
+    """Land new records of Kafka topics in bronze."""
 
     def land(settings: Config, scheduler: "TableScheduler") -> Report:
         from cdc_lake.bronze.run import run_bronze
@@ -97,8 +97,8 @@ def bronze(
             scheduler=scheduler,
         )
 
-    following = (merge_of(table), refresh_of(model))[: number_of_layers_after(LayerName.bronze, then)]
-    run_layers([land, *following], config, options, has_gold=len(following) > 1)
+    following = layers_after(LayerName.bronze, then, table, model)
+    run_layers([land, *following], config, options, has_gold=LayerName.gold in (then or ()))
 
 
 @app.command()
@@ -114,8 +114,8 @@ def silver(
     *,
     options: RunOptions,
 ) -> None:
-    """Merge new bronze events into the silver tables; `run silver gold` also updates gold."""
-    following = (refresh_of(model),)[: number_of_layers_after(LayerName.silver, then)]
+    """Merge new bronze events into the silver tables."""
+    following = layers_after(LayerName.silver, then, table, model)
     run_layers([merge_of(table, accept_loss=accept_loss), *following], config, options, has_gold=bool(following))
 
 
@@ -154,17 +154,22 @@ def maintain(
     run_layers([work], config, RunOptions(parallel, continuous, interval, as_json, json_file))
 
 
-def number_of_layers_after(first: LayerName, then: Sequence[LayerName] | None) -> int:
-    """How many layers follow the first one.
+def layers_after(
+    first: LayerName, then: Sequence[LayerName] | None, table: Sequence[str], model: Sequence[str] | None
+) -> list[Layer]:
+    """The layers to run after the first one.
 
     Raises:
-        typer.BadParameter: they are not the next ones, in their order.
+        typer.BadParameter: they are not the next ones, in their order, or models are selected without gold.
     """
     layers, chosen = list(LayerName), list(then or ())
     following = layers[layers.index(first) + 1 :]
     if chosen != following[: len(chosen)]:
         raise typer.BadParameter(f"after {first} come {', then '.join(following)}")
-    return len(chosen)
+    if model and LayerName.gold not in chosen:
+        raise typer.BadParameter("it selects models of gold; append `gold` to the layers", param_hint="--model")
+    runs = {LayerName.silver: merge_of(table), LayerName.gold: refresh_of(model)}
+    return [runs[layer] for layer in chosen]
 
 
 def merge_of(table: Sequence[str], *, accept_loss: bool = False) -> Layer:

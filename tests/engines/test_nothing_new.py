@@ -114,7 +114,7 @@ def test_first_runs_of_small_tables_are_short(
 ) -> None:
     asked: list[bool] = []
 
-    def ask(*arguments: Any, is_short: bool) -> None:
+    def ask(*arguments: Any, is_short: bool, **others: Any) -> None:
         asked.append(is_short)
         raise AssertionError("a session is made")
 
