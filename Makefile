@@ -2,13 +2,14 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-spark41 demo demo-full notebooks docs package test test-rest test-all test-cluster test-s3 test-profiles test-deep conformance soak
+.PHONY: help setup setup-spark41 archive demo demo-full notebooks docs package test test-rest test-all test-cluster test-s3 test-profiles test-deep conformance soak
 .PHONY: bench-landing bench-profile bench-quick bench-short bench-tables record lint clean lock
 
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 STAMP := $(VENV)/.installed
+ARCHIVE_STAMP := $(VENV)/.archived
 SPARK41 := .cdc_lake/spark41
 SPARK41_STAMP := $(SPARK41)/.installed
 COMPILE = $(UV) pip compile --no-config --quiet --upgrade --universal --python-version 3.11 \
@@ -27,6 +28,8 @@ help: ## Show this list
 
 setup: $(STAMP) ## Create .venv with all packages, and fetch the jars
 	@cdc-lake jars fetch --quiet
+
+archive: setup $(ARCHIVE_STAMP) ## Archive Spark's classes, so that each start takes a fifth less (a minute)
 
 demo: setup ## Run the demo; for Hudi: TABLE_TYPE=hudi-cow or hudi-mor
 	cdc-lake demo $(if $(TABLE_TYPE),--table-type $(TABLE_TYPE))
@@ -48,13 +51,13 @@ setup-spark41: setup $(SPARK41_STAMP) ## Create the Spark 4.1 environment for te
 	@$(SPARK41)/bin/cdc-lake jars fetch --quiet --profile spark41
 
 test: PROCESSES := 2
-test: setup ## Run the core tests (8 minutes)
+test: archive ## Run the core tests (8 minutes)
 	$(PYTEST) -m core
 
-test-rest: setup setup-spark41 ## Run the tests that `make test` leaves out (25 minutes)
+test-rest: archive setup-spark41 ## Run the tests that `make test` leaves out (25 minutes)
 	$(PYTEST) -m 'not deep and not core'
 
-test-all: setup setup-spark41 ## Run both in one go (30 minutes)
+test-all: archive setup-spark41 ## Run both in one go (30 minutes)
 	$(PYTEST)
 
 test-cluster: setup ## Run the demo from a package and on a cluster (an hour)
@@ -118,6 +121,10 @@ $(STAMP): pyproject.toml requirements/uv.txt requirements/local.txt
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/uv.txt
 	$(UV) pip sync --no-config --quiet --require-hashes --no-build-isolation requirements/local.txt
 	$(UV) pip install --no-config --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(ARCHIVE_STAMP): $(STAMP) $(wildcard conf/jars/*.lock) | setup
+	@cdc-lake jars archive
 	@touch $@
 
 $(SPARK41_STAMP): $(STAMP) requirements/spark41.txt

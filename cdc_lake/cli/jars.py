@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from cdc_lake.cli.output import say
-from cdc_lake.cli.run import configure_logging
 from cdc_lake.errors import InstallationError
 from cdc_lake.spark.conf import reads_s3a, write_spark_defaults
 from cdc_lake.spark.fetch import fetch, relock
@@ -56,9 +55,9 @@ def archive_command() -> None:
     from cdc_lake.cli.training import train
     from cdc_lake.spark.class_archive import recorded  # imported here: it imports pyspark
 
-    configure_logging()
     with tempfile.TemporaryDirectory() as folder, recorded():
         train(Path(folder))
+    say("Spark's classes are archived: each start takes less time")
 
 
 @app.command("verify")

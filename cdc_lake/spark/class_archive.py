@@ -29,8 +29,13 @@ _QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 _BASE, _CLASSES = "java.jsa", "classes.jsa"
 """The archives of Java's own classes, which not every Java includes, and of Spark's and cdc_lake's."""
 _CHECKSUM = "cat {base} {classes} 2>/dev/null | cksum"
+_AGENTS = "-(java)?agent|FlightRecord"
+"""Java options with which Java 17 crashes when it loads a class from the archive (SIGSEGV in
+check_shared_class_file_load_hook).
+"""
 _SPARK_ENV = r"""# Written by `cdc-lake jars archive`, and sourced by spark-env.sh for local submissions.
-if cmp -s {defaults} "$SPARK_CONF_DIR/spark-defaults.conf" &&
+if [[ ! "$* $SPARK_SUBMIT_OPTS $JAVA_TOOL_OPTIONS $JDK_JAVA_OPTIONS" =~ {agents} ]] &&
+  cmp -s {defaults} "$SPARK_CONF_DIR/spark-defaults.conf" &&
   [ "$(cd "$SPARK_CONF_DIR" && echo *)" = '{conf_files}' ] && [ "$({checksum})" = '{sum}' ]; then
   SPARK_CONF_DIR={empty}
   SPARK_SUBMIT_OPTS={options}"${{SPARK_SUBMIT_OPTS:+ $SPARK_SUBMIT_OPTS}}"
@@ -86,6 +91,7 @@ def _spark_env(folder: Path) -> str:
     """A script that makes `spark-submit` use the archive, unless it is damaged: Java would crash or not start."""
     checksum = _CHECKSUM.format(base=shlex.quote(str(folder / _BASE)), classes=shlex.quote(str(folder / _CLASSES)))
     return _SPARK_ENV.format(
+        agents=_AGENTS,
         checksum=checksum,
         sum=subprocess.run(["sh", "-c", checksum], capture_output=True, text=True, check=True).stdout.strip(),
         defaults=shlex.quote(str(folder / "spark-defaults.conf")),

@@ -113,6 +113,17 @@ def test_submission_with_other_jars_or_master_is_unchanged(home: Path, flags: tu
     assert not reads_jars_in_place(home, SUBMIT[0], *flags, *SUBMIT[1:])
 
 
+@pytest.mark.parametrize(
+    "option",
+    ["-javaagent:/opt/apm.jar", "-agentlib:jdwp=transport=dt_socket", "-agentpath:/p.so", "-XX:StartFlightRecording"],
+)
+def test_java_agents_do_not_take_the_archive(home: Path, option: str) -> None:
+    assert not is_taken(home, SUBMIT[0], "--conf", f"spark.driver.extraJavaOptions={option}", *SUBMIT[1:])
+    assert not is_taken(home, *SUBMIT, SPARK_SUBMIT_OPTS=option)
+    assert not is_taken(home, *SUBMIT, JAVA_TOOL_OPTIONS=option)
+    assert not is_taken(home, *SUBMIT, JDK_JAVA_OPTIONS=option)
+
+
 def test_local_submissions_read_the_jars_in_place(home: Path) -> None:
     local = (SUBMIT[0], "--master", "local[2]", *SUBMIT[1:])
     assert is_taken(home, *local)
