@@ -40,7 +40,7 @@ from cdc_lake.decode.records import (
 )
 from cdc_lake.decode.trees import Tree, fields
 from cdc_lake.decode.types import is_garbled, value_problem
-from cdc_lake.spark.literals import of_batch
+from cdc_lake.spark.expressions import built_once, of_batch
 
 _ERROR_TYPE = "struct<stage: string, code: string, message: string>"
 _KEY_RESULT_TYPE = "struct<is_exact: boolean, is_garbled: boolean, problem: string, canonical: string>"
@@ -130,15 +130,19 @@ def _chosen_key_result(keys: DecodedLayouts, values: DecodedLayouts, key_columns
     return values.chosen(in_value)
 
 
-def _decided_columns() -> Iterator[Column]:
+@built_once
+def _decided_columns() -> Sequence[Column]:
     """The columns of `with_decision` that depend on a record's status and problem."""
     key, value, is_ok = F.col("__key_result"), F.col("__value_result"), F.col("status") == "ok"
-    yield F.col("problem").alias("error")
-    yield F.when(F.col("problem").isNull() | (F.col("problem")["stage"] == "type"), F.col("sent_op")).alias("op")
-    yield key["canonical"].alias("canonical_key")
-    for name in ("source_ts_ms", "source_position", "snapshot", "transaction_id"):
-        yield F.when(is_ok, value[name]).alias(name)
-    yield F.when(is_ok & ~F.col("is_tombstone"), value["position_domain"]).alias("position_domain")
+    has_op = F.col("problem").isNull() | (F.col("problem")["stage"] == "type")
+    of_value = ("source_ts_ms", "source_position", "snapshot", "transaction_id")
+    return (
+        F.col("problem").alias("error"),
+        F.when(has_op, F.col("sent_op")).alias("op"),
+        key["canonical"].alias("canonical_key"),
+        *(F.when(is_ok, value[name]).alias(name) for name in of_value),
+        F.when(is_ok & ~F.col("is_tombstone"), value["position_domain"]).alias("position_domain"),
+    )
 
 
 def bronze_rows(records: DataFrame, *, batch: int, generation: int, ingest_date: date, late: bool = False) -> DataFrame:
@@ -163,10 +167,14 @@ def bronze_rows(records: DataFrame, *, batch: int, generation: int, ingest_date:
         "raw_key": F.col("key"),
         "raw_value": F.col("value"),
     }
-    return records.select(
-        *(own.get(name, F.col(name)).cast(kind).alias(name) for name, kind in BRONZE.items()),
-        *(name for name in TYPED if name in records.columns),
-    )
+    columns = _unchanged_columns() | {name: column.cast(BRONZE[name]).alias(name) for name, column in own.items()}
+    return records.select(*(columns[name] for name in BRONZE), *(name for name in TYPED if name in records.columns))
+
+
+@built_once
+def _unchanged_columns() -> dict[str, Column]:
+    """Bronze's columns, if the records have them by the same names."""
+    return {name: F.col(name).cast(kind).alias(name) for name, kind in BRONZE.items()}
 
 
 def _typed_rows(layouts: DecodedLayouts, typed: TypedRow) -> Iterator[Column]:
@@ -239,6 +247,17 @@ def _problem(keys: Schemas, values: Schemas, key_columns: Sequence[str] | None) 
     Columns in: those of `with_references`, `key_schema`, `value_schema`, `__key_result`, `__value_result`,
     `is_control`, `sent_op`.
     """
+    before, after = _other_problems(None if key_columns is None else tuple(key_columns))
+    unusable = (
+        error_of("lookup", "unusable_schema", about(side, _id_problem(side, schemas)))
+        for side, schemas in (("value", values), ("key", keys))
+    )
+    return F.coalesce(*before, *unusable, *after)
+
+
+@built_once
+def _other_problems(key_columns: Sequence[str] | None) -> tuple[Sequence[Column], Sequence[Column]]:
+    """The errors of `_problem` that take precedence over unusable schemas, and the others."""
     key, value, op = F.col("__key_result"), F.col("__value_result"), F.col("sent_op")
     is_row = ~F.col("is_control")
     unknown = is_row & ~F.coalesce(op.isin(*ROW_OPS, TRUNCATE, TOMBSTONE), F.lit(False))
@@ -258,12 +277,12 @@ def _problem(keys: Schemas, values: Schemas, key_columns: Sequence[str] | None) 
         "its Kafka timestamp is out of Spark's range, for example nanoseconds instead of milliseconds; "
         "`cdc-lake quarantine replay` lands the record without a timestamp"
     )
-    return F.coalesce(
+    before = (
         error_of("frame", "no_timestamp", F.when(F.col("timestamp").isNull(), no_timestamp)),
         error_of("frame", TOO_LARGE, F.col("too_large")),
         error_of("frame", "unreadable_frame", F.col("frame_problem")),
-        error_of("lookup", "unusable_schema", about("value", _id_problem("value", values))),
-        error_of("lookup", "unusable_schema", about("key", _id_problem("key", keys))),
+    )
+    return before, (
         error_of("lookup", "ambiguous_schema", about("value", _ambiguity("value"))),
         error_of("lookup", "ambiguous_schema", F.when(is_row, about("key", _ambiguity("key")))),
         error_of(DECODE_STAGE, "undecodable", F.when(~value["is_exact"], f"value: {undecodable}")),

@@ -1,6 +1,6 @@
 """Detects the frames of keys and values, and extracts the references by which they name their schemas."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import reduce
 from operator import add
 
@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.decode import framing
 from cdc_lake.decode import json as json_format
+from cdc_lake.spark.expressions import built_once
 
 _MAX_REFERENCE, _MAX_JSON_REFERENCE = 1 << 10, 64 << 10
 """Maximum length of a reference, and of the names of the fields of JSON without a schema."""
@@ -35,27 +36,33 @@ def with_frames(
     Columns in: `key`, `value`, `headers`. Columns out: all, and `too_large` string, the reason if one became null;
     `header_bytes` bigint; `key_framing`, `value_framing` string.
     """
+    for columns in _frame_columns(key_framing, value_framing, tuple(declared), max_bytes, of_files=of_files):
+        records = records.withColumns(columns)
+    return records
+
+
+@built_once
+def _frame_columns(
+    key_framing: str | None, value_framing: str, declared: Collection[str], max_bytes: int, *, of_files: bool
+) -> Sequence[dict[str, Column]]:
+    """The columns of `with_frames`, by step."""
     settings: tuple[tuple[framing.Side, str | None], ...] = (("key", key_framing), ("value", value_framing))
     headers = F.col("headers")
     message = F.lit(f"%d bytes are more than `read.max_record_bytes`: {max_bytes}, and are not kept")
-    records = records.withColumn("header_bytes", _bytes_of(headers))
     sizes = {"value": F.length("value"), "key": F.length("key"), "headers": F.col("header_bytes")}
     too_large = (
         F.when(size > max_bytes, about(part, F.call_function("format_string", message, size)))
         for part, size in sizes.items()
     )
-    records = records.withColumn("too_large", F.coalesce(*too_large)).withColumns(
-        {part: F.when(size <= max_bytes, F.col(part)) for part, size in sizes.items()}
-        | {"header_bytes": F.when(sizes["headers"] <= max_bytes, sizes["headers"]).otherwise(0)}
-    )
-    return records.withColumns(
-        {
-            f"{side}_framing": F.lit(None).cast("string")
-            if fixed is None
-            else framing.framing(F.col(side), headers, side, fixed, declared=declared, of_files=of_files)
-            for side, fixed in settings
-        }
-    )
+    kept = {part: F.when(size <= max_bytes, F.col(part)) for part, size in sizes.items()}
+    kept["header_bytes"] = F.when(sizes["headers"] <= max_bytes, sizes["headers"]).otherwise(0)
+    frames = {
+        f"{side}_framing": F.lit(None).cast("string")
+        if fixed is None
+        else framing.framing(F.col(side), headers, side, fixed, declared=declared, of_files=of_files)
+        for side, fixed in settings
+    }
+    return {"header_bytes": _bytes_of(headers)}, {"too_large": F.coalesce(*too_large)}, kept, frames
 
 
 def _bytes_of(headers: Column) -> Column:
@@ -115,6 +122,16 @@ def with_references(
     Columns out: all, and `key_reference`, `value_reference`, `frame_problem` string, `is_tombstone` boolean; if JSON is
     among the frames, `value_names` string, the names of the row's fields of JSON without a schema.
     """
+    for columns in _reference_columns(frozenset(frames), key_framing, value_framing, tuple(declared)):
+        records = records.withColumns(columns)
+    return records
+
+
+@built_once
+def _reference_columns(
+    frames: Collection[str], key_framing: str | None, value_framing: str, declared: Collection[str]
+) -> Sequence[dict[str, Column]]:
+    """The columns of `with_references`, by step."""
     fixed = {"key": key_framing, "value": value_framing}
     sides: tuple[framing.Side, ...] = ("value", "key")
     references, short, problems, texts = {}, {}, [], dict[framing.Side, Column]()
@@ -146,16 +163,15 @@ def with_references(
         is_tombstone = is_tombstone | is_null
         references["value_reference"] = F.when(~F.col("is_tombstone"), references["value_reference"])
         problems[0] = F.when(~F.col("is_tombstone"), problems[0])
-    records = records.withColumn("is_tombstone", F.coalesce(is_tombstone, F.lit(False))).withColumns(references)
+    steps = [{"is_tombstone": F.coalesce(is_tombstone, F.lit(False))}, references]
     if has_json:
-        names = json_format.row_names(texts["value"], F.col("value_reference"))
-        records = records.withColumn("value_names", names)
+        steps.append({"value_names": json_format.row_names(texts["value"], F.col("value_reference"))})
         are_short = F.coalesce(F.length("value_names") <= _MAX_JSON_REFERENCE, F.lit(True))
         short["value_reference"] = F.when(are_short, short["value_reference"])
         short["value_names"] = F.when(are_short, F.col("value_names"))
         reason = f"value: the names of its fields have more than {_MAX_JSON_REFERENCE} characters"
         problems.append(F.when(~are_short, reason))
-    return records.withColumn("frame_problem", F.coalesce(*problems)).withColumns(short)
+    return *steps, {"frame_problem": F.coalesce(*problems)}, short
 
 
 def about(part: str, problem: Column) -> Column:

@@ -33,15 +33,12 @@ _BEYOND = "beyond"
 _NAMES = "array<string>"
 
 
-def fields_by_reference(records: DataFrame) -> Column:
+def fields_by_reference() -> Column:
     """As an aggregate, the fields of JSON without a schema: array<struct<reference: string, name: string>>, the lowest,
     up to one more than a batch may have.
 
-    Args:
-        records: the columns of `with_references`.
+    Columns in: `value_names`, `value_reference`.
     """
-    if "value_names" not in records.columns:
-        return F.array()
     sets = F.collect_set(F.when(F.col("value_names").isNotNull(), F.struct("value_reference", "value_names")))
 
     def pairs(one: Column) -> Column:

@@ -35,7 +35,8 @@ from cdc_lake.lake.lake import check_holds_no_tables
 from cdc_lake.runs.catalog_sync import check_catalog_name
 from cdc_lake.runs.report import TableReport, check_totals
 from cdc_lake.sources.logs import Span, count_offsets, has_no_room_for_a_timestamp
-from cdc_lake.spark.session import planned_for
+from cdc_lake.spark.arrow_stage import DRIVER_BYTES, in_driver
+from cdc_lake.spark.session import is_little, planned_for
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.progress import BronzeProgress
 
@@ -111,7 +112,9 @@ def _land_batch(run: Landing, spans: Mapping[int, Span], before: BronzeProgress)
         with done.phase("decode"):
             typed = typed_row(run.table, run.settings, resolved)
             decided = decide(records, summary, resolved, typed, run.settings)
-            # Not persisted: decoding twice is cheaper than caching the bytes again.
+            if is_little(rows=summary.total, stored_bytes=0) and summary.memory_bytes <= DRIVER_BYTES:
+                decided = in_driver(decided)
+            # Others are not persisted: decoding twice is cheaper than caching the bytes again.
             rows, landed = _bronze_rows(run, decided, spans, before, summary, cached)
         counts = {name: landed.counts[name] for name in ("ok", "quarantined", "control")}
         if _is_again(spans, before):

@@ -1,6 +1,6 @@
 """Resolves the schemas of a batch, and stores them in the lake."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from cdc_lake.decode.key import key_fields, key_tree_from_row
 from cdc_lake.decode.types import stored_types
 from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.lake.schema_files import SchemaFiles
+from cdc_lake.spark.expressions import built_once
 from cdc_lake.tables.progress import BronzeProgress
 
 SIDES: tuple[Side, ...] = ("key", "value")
@@ -111,26 +112,28 @@ def _persist(records: DataFrame) -> tuple[DataFrame, ScanSummary]:
         raise
 
 
-def _summarize(records: DataFrame) -> ScanSummary:
+@built_once
+def _totals(*, has_unpacked: bool, has_names: bool) -> Sequence[Column]:
+    """The aggregates of a `ScanSummary`, of one partition."""
     sets = {f"{side}_{what}": F.collect_set(f"{side}_{what}") for side in SIDES for what in ("reference", "framing")}
-    found = (
-        records.groupBy("partition")
-        .agg(
-            F.count("*").alias("total"),
-            F.sum(F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))).alias("bytes"),
-            F.sum("header_bytes").alias("header_bytes"),
-            F.sum("unpacked_bytes" if "unpacked_bytes" in records.columns else F.lit(0)).alias("unpacked_bytes"),
-            F.count_if("is_tombstone").alias("tombstones"),
-            F.min_by("is_tombstone", "offset").alias("first_is_tombstone"),
-            F.max_by(F.when(F.col("too_large").isNull(), identity("timestamp", "key", "value")), "offset").alias(
-                "last"
-            ),
-            *(column.alias(name) for name, column in sets.items()),
-            fields_by_reference(records).alias("fields"),
-        )
-        .withColumns({f"{side}_reference": _lowest(F.col(f"{side}_reference")) for side in SIDES})
-        .collect()
+    references = {f"{side}_reference" for side in SIDES}
+    return (
+        F.count("*").alias("total"),
+        F.sum(F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))).alias("bytes"),
+        F.sum("header_bytes").alias("header_bytes"),
+        F.sum("unpacked_bytes" if has_unpacked else F.lit(0)).alias("unpacked_bytes"),
+        F.count_if("is_tombstone").alias("tombstones"),
+        F.min_by("is_tombstone", "offset").alias("first_is_tombstone"),
+        F.max_by(F.when(F.col("too_large").isNull(), identity("timestamp", "key", "value")), "offset").alias("last"),
+        *((_lowest(column) if name in references else column).alias(name) for name, column in sets.items()),
+        (fields_by_reference() if has_names else F.array()).alias("fields"),
     )
+
+
+def _summarize(records: DataFrame) -> ScanSummary:
+    columns = records.columns
+    totals = _totals(has_unpacked="unpacked_bytes" in columns, has_names="value_names" in columns)
+    found = records.groupBy("partition").agg(*totals).collect()
     return ScanSummary(
         total=sum(row["total"] for row in found),
         bytes=sum(row["bytes"] for row in found),

@@ -15,7 +15,7 @@ from cdc_lake.silver import side_entries
 from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.reader import BatchSchemas
 from cdc_lake.silver.table_run import SilverRun
-from cdc_lake.spark.literals import of_batch
+from cdc_lake.spark.expressions import of_batch
 from cdc_lake.spark.user_sql import refuse_query
 from cdc_lake.tables.partitions import check_partitions
 from cdc_lake.tables.progress import BronzeProgress, SidePin

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import (
@@ -26,6 +26,7 @@ from cdc_lake.silver.events import log_position
 from cdc_lake.silver.key_changes import has_key_change_headers
 from cdc_lake.silver.reader import BatchSchemas, BronzeReader, schemas_and_frames
 from cdc_lake.silver.table_run import SilverRun
+from cdc_lake.spark.expressions import built_once
 from cdc_lake.tables.progress import SidePin, SilverProgress
 
 _DEFAULTS = (
@@ -49,6 +50,27 @@ class Counts:
     untimed: int
     writers: Row
 
+    @staticmethod
+    @built_once
+    def columns(*, has_sequence: bool) -> Sequence[Column]:
+        """The counts as aggregates of bronze's columns.
+
+        Args:
+            has_sequence: whether a column of the row orders the events, which then need no source time.
+        """
+        is_half = has_key_change_headers(F.col("headers")) & F.col("tombstone_of").isNull()
+        is_edge, is_late = is_snapshot_edge(F.col("snapshot")), F.col("late")
+        is_untimed = F.col("op").isin("c", "u", "d") & F.col("source_ts_ms").isNull() & F.lit(not has_sequence)
+        is_insert, is_truncate = F.col("op").isin(*INSERTS), F.col("op") == TRUNCATE
+        others = (is_truncate, is_edge, is_edge & is_late, is_late, is_half, is_untimed)
+        return (
+            F.count("*"),
+            F.count(F.when(is_insert, 1)),
+            F.count("tombstone_of"),
+            *(F.count(F.when(one, 1)) for one in others),
+            schemas_and_frames(),
+        )
+
 
 @dataclass
 class Batch(BronzeReader):
@@ -70,23 +92,8 @@ class Batch(BronzeReader):
     @cached_property
     def counts(self) -> Counts:
         """One pass over the rows, which decodes none."""
-        is_half = has_key_change_headers(F.col("headers")) & F.col("tombstone_of").isNull()
-        is_untimed = F.col("op").isin("c", "u", "d") & F.col("source_ts_ms").isNull()
-        if self.run.settings.merge.sequence_by:
-            is_untimed = F.lit(False)
-        found = self.rows.agg(
-            F.count("*"),
-            F.count(F.when(F.col("op").isin(*INSERTS), 1)),
-            F.count("tombstone_of"),
-            F.count(F.when(F.col("op") == TRUNCATE, 1)),
-            F.count(F.when(is_snapshot_edge(F.col("snapshot")), 1)),
-            F.count(F.when(is_snapshot_edge(F.col("snapshot")) & F.col("late"), 1)),
-            F.count(F.when(F.col("late"), 1)),
-            F.count(F.when(is_half, 1)),
-            F.count(F.when(is_untimed, 1)),
-            schemas_and_frames(),
-        ).collect()[0]
-        return Counts(*found)
+        has_sequence = self.run.settings.merge.sequence_by is not None
+        return Counts(*self.rows.agg(*Counts.columns(has_sequence=has_sequence)).collect()[0])
 
     @property
     def may_be_inserts(self) -> bool:

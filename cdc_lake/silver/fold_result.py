@@ -21,6 +21,7 @@ from cdc_lake.silver.events import with_rows
 from cdc_lake.silver.evolution import Layout
 from cdc_lake.silver.reader import BatchSchemas
 from cdc_lake.silver.rows import INHERITED_COLUMNS, OTHER_VALUES, RowSchema, changes, collect_large_values
+from cdc_lake.spark.expressions import built_once
 from cdc_lake.tables.progress import SidePin
 
 _NAMED_KEYS = 10
@@ -81,12 +82,18 @@ class Totals:
     @classmethod
     def of(cls, pieces: DataFrame) -> "Totals":
         """Count; this action computes the pieces."""
+        return cls(*pieces.agg(*cls._columns()).collect()[0])
+
+    @staticmethod
+    @built_once
+    def _columns() -> Sequence[Column]:
+        """The totals as aggregates of the pieces' columns."""
 
         def number(is_so: Column) -> Column:
             return F.count(F.when(is_so, 1))
 
         role = F.col("role")
-        found = pieces.agg(
+        return (
             number(F.col("counting") > 0),
             F.coalesce(F.sum("counting"), F.lit(0)),
             *(F.coalesce(F.sum(name), F.lit(0)) for name in ("stale", "outdated", "behind_clock")),
@@ -107,7 +114,6 @@ class Totals:
             number(F.col("moved_by").isNotNull() & (role == ROW_PIECE)),
             number((role == ROW_PIECE) & (side_entries.key_is_remembered() | F.col("has_memory"))),
         )
-        return cls(*found.collect()[0])
 
 
 @dataclass(frozen=True)

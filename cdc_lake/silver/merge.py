@@ -36,13 +36,11 @@ from cdc_lake.silver.events import is_change
 from cdc_lake.silver.fold_result import FoldResult, Totals, rows_with_keys, string_array
 from cdc_lake.silver.key_changes import has_key_change_headers, key_change_id
 from cdc_lake.silver.reader import BatchSchemas, schemas_and_frames
-from cdc_lake.spark.arrow_stage import map_in_arrow, map_in_driver
-from cdc_lake.spark.literals import of_batch
+from cdc_lake.spark.arrow_stage import DRIVER_BYTES, map_in_arrow, map_in_driver
+from cdc_lake.spark.expressions import of_batch
 
 _ARROW_ROWS, _ARROW_BYTES = 10_000, 64 << 20
 """Limits of an Arrow batch, which has at least one record."""
-_DRIVER_BYTES = 8 << 20
-"""A small batch with no more bytes of values is folded in the driver."""
 _IN_ORDER = ("key", "rank", "log_position")
 
 _COUNTED_UP = ("tinyint", "smallint", "int", "bigint")
@@ -125,7 +123,7 @@ def _fold_rows(
     fold = partial(arrow.fold, rules=rules)
     has_only_own_keys = refold is None and not (batch.table_events.events or _may_end_waits(batch))
     with _arrow_batches(run.spark, writers["largest"]):
-        if batch.is_small and has_only_own_keys and writers["bytes"] <= _DRIVER_BYTES:
+        if batch.is_small and has_only_own_keys and writers["bytes"] <= DRIVER_BYTES:
             # Not `coalesce`, with which one task would read all of a large silver.
             pieces = map_in_driver(history.repartition(1).sortWithinPartitions(*_IN_ORDER), fold, schema)
         else:

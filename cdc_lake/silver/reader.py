@@ -23,6 +23,7 @@ from cdc_lake.silver.conditional_deletes import with_deletes
 from cdc_lake.silver.events import events, large_columns, log_position, sent_columns
 from cdc_lake.silver.evolution import Layout, LayoutChange, evolve_layout
 from cdc_lake.silver.table_run import SilverRun, added_columns, layout_of
+from cdc_lake.spark.expressions import built_once
 from cdc_lake.tables.partitions import check_partitions
 from cdc_lake.tables.progress import SilverProgress
 
@@ -30,6 +31,7 @@ _LARGE_BYTES, _FEW_BYTES = 64 << 10, 128 << 20
 """A value above the first size is large; large values above the second size in total are not few."""
 
 
+@built_once
 def schemas_and_frames() -> Column:
     """The schemas of bronze rows, as an aggregate: `keys` and `values`, fingerprints of schemas; `frames`;
     `bytes`, the size of all values; and `largest`, that of the largest one, not counting a few large ones.

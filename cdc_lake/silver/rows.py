@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.columns import BATCH, DELETE, DELETED, KAFKA, KEEP, KEY, ORDER, SILVER_META, UNAVAILABLE
 from cdc_lake.fold.rules import DELETES
-from cdc_lake.spark.literals import of_batch
+from cdc_lake.spark.expressions import of_batch
 
 OTHER_VALUES, INHERITED_VALUES, INHERITED_COLUMNS = "other_values", "inherited_values", "inherited_columns"
 """Columns of pieces: values from other records than the row's own; inherited values, and their columns."""

@@ -21,7 +21,7 @@ from cdc_lake.columns import (
 )
 from cdc_lake.fold.rules import TRUNCATE, Order, State
 from cdc_lake.fold.table_events import KafkaPosition, TableEvents
-from cdc_lake.spark.literals import of_batch
+from cdc_lake.spark.expressions import of_batch
 
 
 def key_is_remembered() -> Column:

@@ -19,6 +19,8 @@ from pyspark.sql.udf import PythonEvalType, UserDefinedFunction  # type: ignore[
 from cdc_lake.spark import versions
 
 Function = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+DRIVER_BYTES = 8 << 20
+"""At most so many bytes of records are collected in the driver."""
 _OWN_WORKERS = {"CDC_LAKE_WITHOUT_PANDAS": "1"}
 """Spark starts separate workers for functions with another environment, so users' functions keep pandas."""
 _lock = Lock()
@@ -53,6 +55,11 @@ def map_in_driver(rows: DataFrame, function: Function, schema: StructType) -> Da
     batches = jvm.PythonUtils.toSeq(made).iterator()
     found = jvm.PythonSQLUtils.toDataFrame(batches, schema.json(), rows.sparkSession._jsparkSession)
     return DataFrame(found, rows.sparkSession)
+
+
+def in_driver(rows: DataFrame) -> DataFrame:
+    """The same rows, computed once and held in the driver; for at most `DRIVER_BYTES`. Saves planning them again."""
+    return map_in_driver(rows, iter, rows.schema)
 
 
 def _without_pandas(function: Function, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

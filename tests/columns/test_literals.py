@@ -1,9 +1,10 @@
-"""Generated code has no values that change from batch to batch, so no batch compiles another batch's plans again."""
+"""No batch compiles another batch's plans again, or builds its expressions again."""
 
 from collections.abc import Callable, Iterator
 from datetime import date
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -13,7 +14,7 @@ from support.lake import decided, in_log_order
 from cdc_lake.bronze.decide import bronze_rows
 from cdc_lake.fold.stream import PIECES
 from cdc_lake.silver.rows import INHERITED_COLUMNS, RowSchema, changes
-from cdc_lake.spark.literals import of_batch
+from cdc_lake.spark.expressions import built_once, of_batch
 
 pytestmark = pytest.mark.core
 
@@ -77,3 +78,19 @@ def test_batch_number_is_equal_in_all_rows_and_not_in_the_code(compiling: SparkS
     assert [tuple(row) for row in mine.collect()] == [(number, 1_234_567) for number in range(3)]
     assert "1234567" not in "".join(generated(mine))
     assert "1234567" in "".join(generated(plain))
+
+
+def test_columns_are_built_once_per_argument_and_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[tuple[str, int]] = []
+
+    @built_once
+    def column(name: str, *, number: int) -> list[str]:
+        built.append((name, number))
+        return [name]
+
+    assert column("a", number=1) is column("a", number=1)
+    column("a", number=2)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", object())
+    column("a", number=1)
+
+    assert built == [("a", 1), ("a", 2), ("a", 1)]

@@ -9,6 +9,7 @@ from typing import get_args
 import pytest
 from pyspark.sql import SparkSession
 
+from cdc_lake.bronze import land
 from cdc_lake.config import TableType
 from cdc_lake.silver import merge
 
@@ -35,7 +36,8 @@ def test_logs_sharing_a_table_match_the_reference(
     shape: Shape,
 ) -> None:
     if deletes == "hard":  # as large batches are: in Spark's workers
-        monkeypatch.setattr(merge, "_DRIVER_BYTES", -1)
+        for module in (land, merge):
+            monkeypatch.setattr(module, "DRIVER_BYTES", -1)
     logs = [log for log in load() if not log.has_own_table]
 
     results = dict(

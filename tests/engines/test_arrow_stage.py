@@ -10,8 +10,9 @@ from pyspark.sql import SparkSession
 from support import wire
 from support.converters import ENVELOPE, VALUE_TEXT, Lake, event, numbered_registry, row
 
+from cdc_lake.bronze import land
 from cdc_lake.silver import merge
-from cdc_lake.spark.arrow_stage import map_in_arrow, map_in_driver
+from cdc_lake.spark.arrow_stage import in_driver, map_in_arrow, map_in_driver
 
 
 def test_function_runs_without_pandas(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +62,7 @@ def test_the_driver_folds_small_batches_without_large_values(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folded = []
-    monkeypatch.setattr(merge, "_DRIVER_BYTES", 2_000)
+    monkeypatch.setattr(merge, "DRIVER_BYTES", 2_000)
     monkeypatch.setattr(merge, "map_in_driver", lambda *given: folded.append("here") or map_in_driver(*given))
     monkeypatch.setattr(merge, "map_in_arrow", lambda *given: folded.append("there") or map_in_arrow(*given))
     lake = Lake(spark, tmp_path, numbered_registry())
@@ -72,3 +73,27 @@ def test_the_driver_folds_small_batches_without_large_values(
         assert lake.fold()[1]["name"] == name
 
     assert folded == ["here", "there"]
+
+
+def test_bronze_rows_are_the_same_if_the_driver_holds_them(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = []
+    monkeypatch.setattr(land, "in_driver", lambda rows: held.append(rows) or in_driver(rows))
+    found = []
+    for name, most in (("driver", land.DRIVER_BYTES), ("executors", 0)):
+        monkeypatch.setattr(land, "DRIVER_BYTES", most)
+        lake = Lake(spark, tmp_path / name, numbered_registry(), value={"decoded": True})
+        for lsn, (op, key) in enumerate((("c", 1), ("u", 1), ("r", 2)), 1):
+            lake.send_numbered(key, wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, event(op, row(key, "ä"), lsn))), 2)
+        lake.send_numbered(2, wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, event("d", None, 4))), 2)
+        lake.send_numbered(2, None, 2)
+        lake.send_numbered(3, b"\xff", 2)
+        lake.send_numbered(3, None, 2)
+        lake.send((None, [("h", b"\x00")]), (b"{", [("h", None)]))
+        assert lake.land().error is None
+        found.append([one.asDict(recursive=True) for one in lake.bronze()])
+
+    assert len(held) == 1
+    assert found[0] == found[1]
+    assert {one["status"] for one in found[0]} == {"ok", "quarantined"}

@@ -21,6 +21,7 @@ from support.fakes import FakeBroker
 from support.histories import Log, batches, random_log, story
 from support.reference import SHARED, UNSENT, Event, fold, table_settings
 
+from cdc_lake.bronze import land
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig, TableType
 from cdc_lake.operations.replay import replay_quarantined
@@ -109,9 +110,10 @@ class Run:
         for number, batch in enumerate(self.batches):
             for index in batch:
                 broker.append(self._record(topic, index))
-            succeed(run_bronze(config, [topic.table], spark, source=broker, registry=registry))
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(merge, "_DRIVER_BYTES", self.driver_bytes[number])
+                for module in (land, merge):
+                    patch.setattr(module, "DRIVER_BYTES", self.driver_bytes[number])
+                succeed(run_bronze(config, [topic.table], spark, source=broker, registry=registry))
                 succeed(run_silver(config, [topic.table], spark))
                 if number in self.due.values():
                     show(registry, str(number))
