@@ -1,9 +1,11 @@
 """Find the Java for Spark, the embedded servers and the download of jars, and start Spark's JVM."""
 
+import atexit
 import os
 import re
 import shutil
 import subprocess
+import threading
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ from cdc_lake.errors import InstallationError
 from cdc_lake.storage.exhaustion import TEMPORARY, exhaustion_error, scarcity_error
 
 JAVA_VERSION = 17
+_RELEASE_SECONDS, _STOP_SECONDS = 0.05, 2.0
+"""How often py4j's thread looks for released objects, and how long it may take to end."""
 _INSTALL_JAVA = (
     f"install Java {JAVA_VERSION} and set JAVA_HOME to it, or unset JAVA_HOME and run `make setup`, which installs one"
 )
@@ -71,9 +75,11 @@ def start_jvm() -> Any:
         InfrastructureError: the disk is full, or a limit of files or threads is too low.
         InstallationError: it does not start.
     """
+    from py4j import clientserver
     from pyspark import SparkContext
     from pyspark.errors import PySparkRuntimeError
 
+    clientserver.DEFAULT_WORKER_SLEEP_TIME = _RELEASE_SECONDS
     try:
         SparkContext._ensure_initialized()
     except (PySparkRuntimeError, OSError) as exc:
@@ -83,7 +89,22 @@ def start_jvm() -> Any:
             raise error from exc
         todo = f"see its output above, and set JAVA_HOME to a complete Java {JAVA_VERSION}"
         raise InstallationError("Spark", "its Java does not start", todo) from exc
+    atexit.unregister(_stop_releasing_objects)
+    atexit.register(_stop_releasing_objects)
     return SparkContext._jvm
+
+
+def _stop_releasing_objects() -> None:
+    """End py4j's thread that tells the JVM which objects are released.
+
+    Python aborts with SIGABRT if it shuts down while another thread is reading from a socket.
+    """
+    from py4j import clientserver
+
+    for thread in threading.enumerate():
+        if isinstance(thread, clientserver.FinalizerWorker):
+            thread.deque.append(clientserver.SHUTDOWN_FINALIZER_WORKER)  # on the side from which it takes
+            thread.join(_STOP_SECONDS)
 
 
 def _require_version(java: Path) -> Path:
