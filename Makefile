@@ -29,7 +29,7 @@ help: ## Show this list
 setup: $(STAMP) ## Create .venv with all packages, and fetch the jars
 	@cdc-lake jars fetch --quiet
 
-archive: setup $(ARCHIVE_STAMP) ## Archive Spark's classes, so that each start takes a fifth less (a minute)
+archive: setup $(ARCHIVE_STAMP) ## Archive Spark's classes for faster starts (a minute)
 
 demo: setup ## Run the demo; for Hudi: TABLE_TYPE=hudi-cow or hudi-mor
 	cdc-lake demo $(if $(TABLE_TYPE),--table-type $(TABLE_TYPE))

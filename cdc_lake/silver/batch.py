@@ -92,7 +92,7 @@ class Batch(BronzeReader):
     @cached_property
     def counts(self) -> Counts:
         """One pass over the rows, which decodes none."""
-        has_sequence = self.run.settings.merge.sequence_by is not None
+        has_sequence = bool(self.run.settings.merge.sequence_by)
         return Counts(*self.rows.agg(*Counts.columns(has_sequence=has_sequence)).collect()[0])
 
     @property

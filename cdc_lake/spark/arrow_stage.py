@@ -58,7 +58,7 @@ def map_in_driver(rows: DataFrame, function: Function, schema: StructType) -> Da
 
 
 def in_driver(rows: DataFrame) -> DataFrame:
-    """The same rows, computed once and held in the driver; for at most `DRIVER_BYTES`. Saves planning them again."""
+    """Compute rows of at most `DRIVER_BYTES`, and hold them in the driver, so that no later job computes them again."""
     return map_in_driver(rows, iter, rows.schema)
 
 
