@@ -20,7 +20,7 @@ from cdc_lake.config.settings import (
     RunConfig,
     StackConfig,
 )
-from cdc_lake.config.storage import TABLE_TYPES, Kind, StorageConfig, TableType
+from cdc_lake.config.storage import TABLE_TYPES, DeletionVectors, Kind, StorageConfig, TableType
 from cdc_lake.config.table import (
     DeletesConfig,
     EnvelopeConfig,
@@ -48,6 +48,7 @@ __all__ = [
     "Config",
     "DatabaseConfig",
     "DeletesConfig",
+    "DeletionVectors",
     "EmrCluster",
     "EmrConfig",
     "EnvelopeConfig",

@@ -13,7 +13,7 @@ _PROPERTIES: Mapping[str, frozenset[str]] = {
     "delta": frozenset(
         {
             *("delta.checkpointInterval", "delta.dataSkippingNumIndexedCols", "delta.deletedFileRetentionDuration"),
-            *("delta.enableChangeDataFeed", "delta.enableDeletionVectors", "delta.logRetentionDuration"),
+            *("delta.enableChangeDataFeed", "delta.logRetentionDuration"),
             *("delta.autoOptimize.autoCompact", "delta.autoOptimize.optimizeWrite", "delta.targetFileSize"),
         }
     ),
@@ -30,6 +30,7 @@ _PROPERTIES: Mapping[str, frozenset[str]] = {
 
 
 Kind = Literal["delta", "hudi_cow", "hudi_mor"]
+DeletionVectors = Literal["auto", "on", "off"]
 
 
 class StorageConfig(Model):
@@ -56,9 +57,14 @@ class StorageConfig(Model):
         description="Of Hudi: 6 for readers older than Hudi 1.0, such as Athena's. Without it: the newest version that "
         "the Hudi release writes. Cannot be changed later.",
     )
+    deletion_vectors: DeletionVectors = Field(
+        default="off",
+        description="Of Delta: `on` marks changed rows as deleted instead of copying the rest of their files; `auto` "
+        "begins with that when merges copy much more than they change. All readers must support deletion vectors.",
+    )
     properties: dict[str, str] = Field(
         default_factory=dict,
-        description="Sets the format's own table properties, such as `delta.enableDeletionVectors`; allowed ones only.",
+        description="Sets the format's own table properties, such as `delta.checkpointInterval`; allowed ones only.",
     )
 
     @model_validator(mode="after")
@@ -69,6 +75,8 @@ class StorageConfig(Model):
             raise ValueError("only tables of format hudi have `buckets` and a `table_version`")
         if len({field.name for field in self.partitions}) < len(self.partition_by):
             raise ValueError("`partition_by` names the same field twice")
+        if self.format == "hudi" and self.deletion_vectors != "off":
+            raise ValueError("only tables of format delta have `deletion_vectors`")
         for name in self.properties.keys() - _PROPERTIES[self.format]:
             near = difflib.get_close_matches(name, sorted(_PROPERTIES[self.format]), n=1, cutoff=0.5)
             meant = f" (did you mean `{near[0]}`?)" if near else ""

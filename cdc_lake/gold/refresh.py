@@ -202,6 +202,8 @@ def _refresh_groups(run: ModelRun, comparison: Comparison, groups: Groups, resul
         with run.done.phase("write"), translated_errors(run.model):
             next_progress = comparison.next_progress
             commit = gold.merge(changes, keys, next_progress) if counts else gold.advance(next_progress)
+            for note in commit.notes:
+                run.done.warn(note)
     finally:
         made.unpersist()
     failpoints.reach("gold.after_merge", batch=comparison.next_progress.commit)

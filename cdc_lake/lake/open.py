@@ -56,7 +56,12 @@ def _table(
         raise _mismatch(path, f"a {other} table", wanted, todo)
     if wanted.format == "delta":
         delta: DeltaLakeTable[P] = DeltaLakeTable(
-            spark, path, partitions=wanted.partitions, statistics=statistics, properties=wanted.properties
+            spark,
+            path,
+            partitions=wanted.partitions,
+            statistics=statistics,
+            deletion_vectors=wanted.deletion_vectors,
+            properties=wanted.properties,
         )
         found = delta.partitioned_by()
         if found is not None and found != tuple(field.name for field in wanted.partitions):

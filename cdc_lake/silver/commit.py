@@ -90,12 +90,12 @@ def _commit(batch: Batch, next_progress: SilverProgress) -> SilverProgress | Non
         failpoints.reach("silver.after_side", batch=commit)
         run.check_lease()
         keys = list(outcome.layout.keys)
-        next_progress = run.silver.merge(result, keys, next_progress, are_inserts=outcome.are_inserts).progress
+        made = run.silver.merge(result, keys, next_progress, are_inserts=outcome.are_inserts)
         failpoints.reach("silver.after_merge", batch=commit)
     run.done.count(events=batch.counts.total, **counts, stale=outcome.totals.stale, refolded=outcome.totals.refolded)
-    for warning in (*batch.warnings(happened), *outcome.warnings()):
+    for warning in (*batch.warnings(happened), *outcome.warnings(), *made.notes):
         run.done.warn(warning)
-    return next_progress
+    return made.progress
 
 
 def _append(batch: Batch, schemas: BatchSchemas, next_progress: SilverProgress) -> SilverProgress:

@@ -21,10 +21,12 @@ class Commit(Generic[P]):
     Attributes:
         version: the newest version; another writer's maintenance may already have increased it.
         progress: the table's progress, read back after the write.
+        notes: what else changed, for the report.
     """
 
     version: int
     progress: P
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, Generic
 from urllib.parse import unquote
 
@@ -13,13 +14,20 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from cdc_lake.columns import DELETE, KEEP, KEY, quoted
+from cdc_lake.config import DeletionVectors
 from cdc_lake.errors import TableLockedError
 from cdc_lake.partitioning import PartitionField
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables import delta_maintenance, delta_properties
 from cdc_lake.tables.contract import Commit, P, Version, read_back
 from cdc_lake.tables.delta_commits import DeltaCommits
-from cdc_lake.tables.delta_properties import STATISTICS, first_with_statistics, with_statistics
+from cdc_lake.tables.delta_properties import (
+    DELETION_VECTORS,
+    STATISTICS,
+    copied_too_much,
+    first_with_statistics,
+    with_statistics,
+)
 from cdc_lake.tables.delta_write import USER_METADATA, committing
 from cdc_lake.tables.joins import equal_in
 from cdc_lake.tables.kept import kept_or_sent
@@ -38,6 +46,8 @@ class DeltaLakeTable(Generic[P]):
         partition_by: partition columns among the rows' own, for the first write.
         partitions: partition fields with columns of their own, which `read` drops.
         statistics: columns for data skipping, for the first write; a merge adds keys and partition columns.
+        deletion_vectors: whether merges mark changed rows instead of copying the rest of their files; see
+            `delta_properties.deletion_vectors`.
         properties: the table's properties, which override the defaults; a merge updates them.
     """
 
@@ -49,6 +59,7 @@ class DeltaLakeTable(Generic[P]):
         partition_by: Sequence[str] = (),
         partitions: Sequence[PartitionField] = (),
         statistics: Sequence[str] = (),
+        deletion_vectors: DeletionVectors = "off",
         properties: Mapping[str, str] | None = None,
     ) -> None:
         self.path = path
@@ -57,7 +68,10 @@ class DeltaLakeTable(Generic[P]):
         self._partitions = tuple(partitions)
         self._partition_by = (*partition_by, *(field.name for field in partitions))
         self._statistics = tuple(statistics)
+        self._deletion_vectors = deletion_vectors
         self._properties = dict(properties or {})
+        if deletion_vectors != "auto":
+            self._properties[DELETION_VECTORS] = str(deletion_vectors == "on").lower()
         self._commits: DeltaCommits[P] = DeltaCommits(spark, self._storage, path)
 
     def exists(self) -> bool:
@@ -172,12 +186,13 @@ class DeltaLakeTable(Generic[P]):
         return self._commits.version_at(at_ms)
 
     def differing(self, since: int, until: int) -> tuple[DataFrame, DataFrame]:
-        """See `Table`. With deletion vectors it returns all rows, because they change rows of the same file."""
+        """See `Table`. With deletion vectors it reads all files, because only Delta can read a part of one."""
         before, after = self._at(since), self._at(until)
         files = self._commits.changed_files(since, until)
         if files.has_deletion_vectors:
             return before, after
-        return self._in_files(files.gone, before), self._in_files(files.new, after)
+        gone, new = ([file.path for file in found] for found in files)
+        return self._in_files(gone, before), self._in_files(new, after)
 
     def _at(self, version: int) -> DataFrame:
         try:
@@ -278,9 +293,7 @@ class DeltaLakeTable(Generic[P]):
             wanted = {*keys, *(field.column for field in self._partitions)}
             statistics = [name for name in with_statistics(rows.schema) if name in wanted]
             return self.append(rows, progress, statistics=statistics)
-        if self._properties:
-            stored = self._commits.properties(self._properties.keys())
-            delta_properties.update(self._spark, self.path, stored, self._properties)
+        notes = self._update_properties()
         if are_inserts:
             return self.append(changes.drop(*_CHANGE_COLUMNS), progress, adds_columns=True)
         columns = [name for name in changes.columns if name not in _CHANGE_COLUMNS]
@@ -308,7 +321,27 @@ class DeltaLakeTable(Generic[P]):
         )
         with self._committing(progress):
             merge.execute()
-        return self._committed(progress)
+        return replace(self._committed(progress), notes=notes)
+
+    def _update_properties(self) -> Sequence[str]:
+        """Update the properties that changed, and turn on deletion vectors if the last merge copied too much.
+
+        Returns:
+            Notes for the report.
+        """
+        wanted, notes = dict(self._properties), []
+        stored = {DELETION_VECTORS: "false", **self._commits.properties({*wanted, DELETION_VECTORS})}
+        if self._deletion_vectors == "auto":
+            last = None if self._commits.own is None else self._commits.info(self._commits.own)
+            too_much = copied_too_much(last or {})
+            if too_much and stored[DELETION_VECTORS] == "false":
+                wanted[DELETION_VECTORS] = "true"
+                copied, changed = too_much
+                notes.append(
+                    f"deletion vectors are on now: the last merge copied {copied:,} rows to change {changed:,}"
+                )
+        delta_properties.update(self._spark, self.path, stored, wanted)
+        return notes
 
     def advance(self, progress: P) -> Commit[P]:
         """See `Table`."""

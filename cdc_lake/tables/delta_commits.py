@@ -17,7 +17,7 @@ from cdc_lake.errors import DamagedFileError, ExpiredError, NoProgressError
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import P, Version
 from cdc_lake.tables.damage import log_damage_error
-from cdc_lake.tables.newest import LOG_FOLDER
+from cdc_lake.tables.newest import LOG_FOLDER, LogicalFile
 from cdc_lake.tables.progress import Progress
 
 _EMPTY_ENTRY = re.compile(r"(\d{20}\.json);[^\n]* length=0;")
@@ -28,14 +28,17 @@ class ChangedFiles(NamedTuple):
     """The data files that differ between two versions.
 
     Attributes:
-        gone: paths of those that only the older version has.
-        new: paths of those that only the newer version has.
-        has_deletion_vectors: whether one of them has deletion vectors, so that a file may be in both with other rows.
+        gone: those that only the older version has.
+        new: those that only the newer version has.
     """
 
-    gone: Collection[str]
-    new: Collection[str]
-    has_deletion_vectors: bool
+    gone: Collection[LogicalFile]
+    new: Collection[LogicalFile]
+
+    @property
+    def has_deletion_vectors(self) -> bool:
+        """Whether one of them has a deletion vector."""
+        return any(file.deletion_vector for file in (*self.gone, *self.new))
 
 
 class DeltaCommits(Generic[P]):
@@ -179,14 +182,17 @@ class DeltaCommits(Generic[P]):
         Raises:
             ExpiredError: the log no longer has a commit between them.
         """
-        gone, new = dict[str, bool](), dict[str, bool]()
+        gone, new = set[LogicalFile](), set[LogicalFile]()
         for version in range(since + 1, until + 1):
             for action in self._actions(version):
-                if (removed := action.get("remove")) and new.pop(removed["path"], None) is None:
-                    gone[removed["path"]] = "deletionVector" in removed
-                if (added := action.get("add")) and gone.pop(added["path"], None) is None:
-                    new[added["path"]] = "deletionVector" in added
-        return ChangedFiles(gone, new, any((*gone.values(), *new.values())))
+                for kind, here, there in (("remove", gone, new), ("add", new, gone)):
+                    if kind in action:
+                        file = LogicalFile.of(action[kind])
+                        if file in there:
+                            there.remove(file)
+                        else:
+                            here.add(file)
+        return ChangedFiles(gone, new)
 
     def expired_error(self, what: str) -> ExpiredError:
         """The error of a version that the table no longer retains.

@@ -2,14 +2,16 @@
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from cdc_lake.columns import quoted, type_text
 
+DELETION_VECTORS = "delta.enableDeletionVectors"
 DEFAULTS = {
-    "delta.enableDeletionVectors": "false",
+    DELETION_VECTORS: "false",
     "delta.checkpointInterval": "20",
     "delta.logRetentionDuration": "interval 30 days",
     "delta.deletedFileRetentionDuration": "interval 30 days",
@@ -21,6 +23,10 @@ checkpoint every 20 commits, a run every 10 s writes one every 200 s, and a read
 """
 STATISTICS = "delta.dataSkippingStatsColumns"
 """The property with the columns for data skipping."""
+_COPIED_BYTES, _COPIED_PER_CHANGE = 128 << 20, 5
+"""A merge copies too much if it replaced files of this size, and copied more than this many rows for each changed one.
+docs/explanation/performance.md has the measurements.
+"""
 _MOST_STATISTICS = 32
 """Delta's own default for the number of columns with statistics."""
 _WITHOUT_STATISTICS = ("array<", "map<", "struct<", "binary", "boolean")
@@ -63,6 +69,20 @@ def update(spark: SparkSession, path: str, stored: Mapping[str, str], wanted: Ma
     if changed:
         listed = ", ".join(f"'{name}' = '{value}'" for name, value in changed.items())
         _alter(spark, path, f"SET TBLPROPERTIES ({listed})")
+
+
+def copied_too_much(commit: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The rows that a merge copied and changed, if it copied so many that deletion vectors would have been cheaper.
+
+    Args:
+        commit: the merge's `commitInfo`.
+    """
+    metrics = commit.get("operationMetrics", {})
+    copied, updated, deleted, size = (
+        int(metrics.get(f"numTarget{name}", 0)) for name in ("RowsCopied", "RowsUpdated", "RowsDeleted", "BytesRemoved")
+    )
+    changed = updated + deleted
+    return (copied, changed) if size >= _COPIED_BYTES and copied > _COPIED_PER_CHANGE * changed else None
 
 
 def restrict_statistics(

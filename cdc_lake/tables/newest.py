@@ -67,6 +67,27 @@ def newest_commit(files: Files, path: str, format: Literal["delta", "hudi"], kin
         return None
 
 
+class LogicalFile(NamedTuple):
+    """What Delta's log adds and removes: a data file with its deleted rows. A merge may replace one by another of the
+    same path.
+
+    Attributes:
+        path: as in the log, which encodes it like a URL.
+        deletion_vector: the vector's unique id, by Delta's protocol; empty if no row is deleted.
+    """
+
+    path: str
+    deletion_vector: str
+
+    @classmethod
+    def of(cls, action: Mapping[str, Any]) -> "LogicalFile":
+        """The file of an `add` or `remove` action."""
+        vector = action.get("deletionVector")
+        if not vector:
+            return cls(action["path"], "")
+        return cls(action["path"], f"{vector['storageType']}{vector['pathOrInlineDv']}@{vector.get('offset')}")
+
+
 class DataFile(NamedTuple):
     """A data file of a Delta table.
 
@@ -187,15 +208,15 @@ class _DeltaLog(NamedTuple):
             return None
         added: list[Mapping[str, Any]] = []
         if self.checkpoint is not None:
-            columns = ["add.path", "add.stats", "add.deletionVector.storageType"]
+            columns = ["add.path", "add.stats", "add.deletionVector"]
             added += filter(None, self.checkpoint.read(columns=columns)["add"].to_pylist())
-        found = {one["path"]: one for one in added}
+        found = {LogicalFile.of(one): one for one in added}
         for action in self.after:
             if "add" in action:
-                found[action["add"]["path"]] = action["add"]
+                found[LogicalFile.of(action["add"])] = action["add"]
             elif "remove" in action:
-                found.pop(action["remove"]["path"], None)
-        return None if any(one.get("deletionVector") for one in found.values()) else list(found.values())
+                found.pop(LogicalFile.of(action["remove"]), None)
+        return None if any(file.deletion_vector for file in found) else list(found.values())
 
 
 def _delta_log(files: Files, path: str) -> _DeltaLog | None:
