@@ -17,7 +17,7 @@ from benchmarks.log import ORDERS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cdc_lake.config import TableType
+    from cdc_lake.config import DeletionVectors, TableType
 
 BUCKETS = 4
 LAYERS = ("bronze", "silver")
@@ -25,20 +25,26 @@ Take = Callable[[Sequence[str]], None]
 
 
 def cdc_lake(
-    folder: Path, *, layers: Sequence[str] = LAYERS, table_type: "TableType" = "delta", buckets: int | None = None
+    folder: Path,
+    *,
+    layers: Sequence[str] = LAYERS,
+    table_type: "TableType" = "delta",
+    buckets: int | None = None,
+    deletion_vectors: "DeletionVectors" = "off",
 ) -> Take:
-    """cdc_lake's bronze and silver in one application; `buckets` applies to the large table."""
+    """cdc_lake's bronze and silver in one application; `buckets` and `deletion_vectors` apply to the large table."""
     from cdc_lake.bronze.run import run_bronze
     from cdc_lake.config import TABLE_TYPES, Config, KafkaConfig, LakeConfig, RegistryConfig, TableConfig
     from cdc_lake.runs.scheduler import TableScheduler
     from cdc_lake.silver.run import run_silver
 
+    of_large = {"buckets": buckets, "deletion_vectors": deletion_vectors}
     config = Config(
         kafka=KafkaConfig(bootstrap_servers=os.environ["BENCH_KAFKA"]),
         registry=RegistryConfig(url=os.environ["BENCH_REGISTRY"]),
         lake=LakeConfig(root=str(folder)),
         defaults=TableConfig(storage=(TABLE_TYPES[table_type],)),
-        tables={ORDERS: TableConfig(storage=(TABLE_TYPES[table_type].model_copy(update={"buckets": buckets}),))},
+        tables={ORDERS: TableConfig(storage=(TABLE_TYPES[table_type].model_copy(update=of_large),))},
     )
     scheduler = TableScheduler(config.run.parallel)
     scheduler.spark(config, "benchmark")

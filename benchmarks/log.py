@@ -66,8 +66,9 @@ class _Topic:
         self.live.append(self.keys)
         return self.keys
 
-    def any_key(self, chance: random.Random, *, goes: bool) -> int:
-        at = chance.randrange(len(self.live))
+    def any_key(self, chance: random.Random, newest: int | None, *, goes: bool) -> int:
+        among = min(newest or len(self.live), len(self.live))
+        at = len(self.live) - among + chance.randrange(among)
         key = self.live[at]
         if goes:
             self.live[at] = self.live[-1]
@@ -115,11 +116,18 @@ class Log:
             self._send(topic, "r", topic.new_key())
         self._producer.flush()
 
-    def steady(self, name: str, events: int, *, evolves: bool = False) -> None:
+    def add_rows(self, name: str, keys: int) -> None:
+        """Let later events change and delete rows that are in the tables without an event, up to a number of keys."""
+        topic = self._topics[name]
+        topic.live += range(topic.keys + 1, keys + 1)
+        topic.keys = max(topic.keys, keys)
+
+    def steady(self, name: str, events: int, *, evolves: bool = False, newest: int | None = None) -> None:
         """Send events: 20 % inserts, 60 % updates and 20 % deletes.
 
         Args:
             evolves: add a column to the table after half of them.
+            newest: change only about as many of the newest rows; all rows if left out.
         """
         topic = self._topics[name]
         for number in range(events):
@@ -127,9 +135,13 @@ class Log:
                 topic.version += 1
                 topic.schema = self._register(f"{name}-value", value_schema(name, topic.version))
             op = self._random.choices("cud", (20, 60, 20))[0]
-            key = topic.new_key() if op == "c" else topic.any_key(self._random, goes=op == "d")
+            key = topic.new_key() if op == "c" else topic.any_key(self._random, newest, goes=op == "d")
             self._send(topic, op, key)
         self._producer.flush()
+
+    def keys(self, name: str) -> int:
+        """Number of keys so far, with those of deleted rows."""
+        return self._topics[name].keys
 
     def number(self, name: str) -> int:
         """Number of events in a topic."""
