@@ -47,7 +47,7 @@ class DeltaLakeTable(Generic[P]):
         partitions: partition fields with columns of their own, which `read` drops.
         statistics: columns for data skipping, for the first write; a merge adds keys and partition columns.
         deletion_vectors: whether merges mark changed rows instead of copying the rest of their files; see
-            `delta_properties.deletion_vectors`.
+            `StorageConfig`.
         properties: the table's properties, which override the defaults; a merge updates them.
     """
 
@@ -295,7 +295,7 @@ class DeltaLakeTable(Generic[P]):
             return self.append(rows, progress, statistics=statistics)
         notes = self._update_properties()
         if are_inserts:
-            return self.append(changes.drop(*_CHANGE_COLUMNS), progress, adds_columns=True)
+            return replace(self.append(changes.drop(*_CHANGE_COLUMNS), progress, adds_columns=True), notes=notes)
         columns = [name for name in changes.columns if name not in _CHANGE_COLUMNS]
         there = set(self.read().columns)
 
@@ -331,10 +331,9 @@ class DeltaLakeTable(Generic[P]):
         """
         wanted, notes = dict(self._properties), []
         stored = {DELETION_VECTORS: "false", **self._commits.properties({*wanted, DELETION_VECTORS})}
-        if self._deletion_vectors == "auto":
+        if self._deletion_vectors == "auto" and stored[DELETION_VECTORS] == "false":
             last = None if self._commits.own is None else self._commits.info(self._commits.own)
-            too_much = copied_too_much(last or {})
-            if too_much and stored[DELETION_VECTORS] == "false":
+            if too_much := copied_too_much(last or {}):
                 wanted[DELETION_VECTORS] = "true"
                 copied, changed = too_much
                 notes.append(

@@ -185,13 +185,10 @@ class DeltaCommits(Generic[P]):
         gone, new = set[LogicalFile](), set[LogicalFile]()
         for version in range(since + 1, until + 1):
             for action in self._actions(version):
-                for kind, here, there in (("remove", gone, new), ("add", new, gone)):
-                    if kind in action:
-                        file = LogicalFile.of(action[kind])
-                        if file in there:
-                            there.remove(file)
-                        else:
-                            here.add(file)
+                if removed := action.get("remove"):
+                    _put(LogicalFile.of(removed), gone, new)
+                if added := action.get("add"):
+                    _put(LogicalFile.of(added), new, gone)
         return ChangedFiles(gone, new)
 
     def expired_error(self, what: str) -> ExpiredError:
@@ -266,3 +263,11 @@ class DeltaCommits(Generic[P]):
             if known := log_damage_error(exc, self._storage, self._path):
                 raise known from exc
             raise
+
+
+def _put(file: LogicalFile, here: set[LogicalFile], there: set[LogicalFile]) -> None:
+    """Put a file here, unless it is there: then both versions have it."""
+    if file in there:
+        there.remove(file)
+    else:
+        here.add(file)

@@ -1,26 +1,24 @@
-"""Deletion vectors: merges mark changed rows in their files, and other readers see the same rows as cdc_lake.
-
-delta-rs reads such tables by `QueryBuilder`, not by `to_pyarrow_table`.
-"""
+"""Deletion vectors: merges mark changed rows in their files, and delta-rs sees the same rows as cdc_lake."""
 
 import json
 from pathlib import Path
 from typing import Any, cast
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable
 from pydantic import ValidationError
 from pyspark.sql import SparkSession
 from support.events import OPTIONAL_INT, START_MS, Record, Topic
-from support.lake import Lake
+from support.lake import Lake, delta_rows, step
 
 from cdc_lake.config import DeletionVectors, StorageConfig
 from cdc_lake.tables import delta_properties
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.delta_properties import DELETION_VECTORS
+from cdc_lake.tables.progress import SilverProgress
 
 ROWS = 40
+NOTE = f"deletion vectors are on now: the last merge copied {ROWS - 1} rows to change 1"
 
 
 @pytest.fixture
@@ -44,9 +42,7 @@ def lake_with(
 
 def rows(lake: Lake) -> dict[int, int]:
     """Silver's n by id."""
-    table = QueryBuilder().register("silver", DeltaTable(lake.silver.path))
-    found = pa.table(table.execute("SELECT id, n FROM silver").read_all())
-    return {row["id"]: row["n"] for row in found.to_pylist()}
+    return {row["id"]: row["n"] for row in delta_rows(lake.silver.path)}
 
 
 def deleted_rows(table: DeltaLakeTable) -> list[int]:
@@ -104,9 +100,24 @@ def test_auto_begins_after_a_merge_that_copied_too_much(
         lake.land(batch)
         found.append((lake.fold().warnings, deleted_rows(lake.silver)))
 
-    note = f"deletion vectors are on now: the last merge copied {ROWS - 1} rows to change 1"
-    assert found == [([], []), ([], []), ([note], [1]), ([], [2])]
+    assert found == [([], []), ([], []), ([NOTE], [1]), ([], [2])]
     assert rows(lake) == {key: -key if key < 4 else key for key in range(1, ROWS + 1)}
+
+
+def test_auto_also_reports_the_change_before_an_append(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_properties, "_COPIED_BYTES", 1)
+    table = DeltaLakeTable[SilverProgress](spark, str(tmp_path / "table"), deletion_vectors="auto")
+
+    def notes(commit: int, *ids: int, are_inserts: bool = False) -> list[str]:
+        rows = [(number, commit, [], False) for number in ids]
+        changes = spark.createDataFrame(rows, "id int, n int, __keep array<string>, __delete boolean")
+        return list(table.merge(changes.coalesce(1), ["id"], step(commit), are_inserts=are_inserts).notes)
+
+    assert notes(1, *range(ROWS)) == []
+    assert notes(2, 7) == []
+    assert notes(3, ROWS, are_inserts=True) == [NOTE]
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,10 @@ import random
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from conformance.by_lake import hudi_rows
-from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import DataFrame, SparkSession
-from support.lake import step
+from support.lake import delta_rows, step
 
 from cdc_lake.config import TABLE_TYPES, StorageConfig
 from cdc_lake.lake.open import silver_table
@@ -34,12 +32,8 @@ def changes(spark: SparkSession, commit: int, rows: dict[int, tuple[str, int] | 
 
 def rows(path: str, version: int) -> Rows:
     """The rows of a version, read by delta-rs or hudi-rs."""
-    if Path(path, ".hoodie").exists():
-        read = hudi_rows(path, version)
-    else:  # not by `to_pyarrow_table`, which rejects deletion vectors
-        table = QueryBuilder().register("silver", DeltaTable(path, version=version))
-        read = pa.table(table.execute("SELECT * FROM silver").read_all()).to_pylist()
-    return {row["id"]: (row["part"], row["n"], row["__batch"]) for row in read}
+    read = hudi_rows if Path(path, ".hoodie").exists() else delta_rows
+    return {row["id"]: (row["part"], row["n"], row["__batch"]) for row in read(path, version)}
 
 
 def expected(was: Rows, is_now: Rows) -> dict[str, Rows]:
