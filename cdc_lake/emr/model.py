@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from cdc_lake.config import Config, EmrConfig
 from cdc_lake.errors import ConfigError
 from cdc_lake.spark.jars import lock_file, read_lock
-from cdc_lake.spark.java import COMPILE_HUGE_METHODS
+from cdc_lake.spark.java import JAVA_DEFAULTS
 from cdc_lake.spark.session import DRIVER_OPTIONS, EXECUTOR_OPTIONS, SPARK_DEFAULTS
 
 PYTHON = "./environment/bin/python"
@@ -188,7 +188,7 @@ def _settings(config: Config, emr: EmrConfig) -> dict[str, str]:
     driver, executor = emr.resources.driver, emr.resources.executor
     settings = {name: SPARK_DEFAULTS[name] for name in _SUBMITTED} | {
         # EMR has its own `defaultJavaOptions`, such as -XX:OnOutOfMemoryError, which a job would replace.
-        **{name: f"{COMPILE_HUGE_METHODS} {SPARK_DEFAULTS[name]}" for name in (DRIVER_OPTIONS, EXECUTOR_OPTIONS)},
+        **{name: f"{JAVA_DEFAULTS} {SPARK_DEFAULTS[name]}" for name in (DRIVER_OPTIONS, EXECUTOR_OPTIONS)},
         # A session with a metastore as its catalog calls it on every action; the layers do not need it.
         "spark.sql.catalogImplementation": "in-memory",
         "spark.driver.cores": str(driver.cores),

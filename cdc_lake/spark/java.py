@@ -20,9 +20,18 @@ _INSTALL_JAVA = (
     f"install Java {JAVA_VERSION} and set JAVA_HOME to it, or unset JAVA_HOME and run `make setup`, which installs one"
 )
 COMPILE_HUGE_METHODS = "-XX:-DontCompileHugeMethods"
-"""Java option for Spark's drivers and executors: otherwise HotSpot never compiles methods of more than 8,000 bytes of
+"""Java option: otherwise HotSpot never compiles methods of more than 8,000 bytes of
 bytecode, and Spark generates such methods for bronze and silver.
 """
+OPTIMIZE_LATER = (
+    "-XX:Tier4InvocationThreshold=40000 -XX:Tier4MinInvocationThreshold=5000 -XX:Tier4CompileThreshold=120000 "
+    "-XX:Tier4BackEdgeThreshold=400000"
+)
+"""Java options: HotSpot's second compiler needs a third of the CPU time of a run of some minutes. With 8 times higher
+thresholds it optimizes less code that is hardly used again.
+"""
+JAVA_DEFAULTS = f"{COMPILE_HUGE_METHODS} {OPTIMIZE_LATER}"
+"""Java options for Spark's drivers and executors."""
 SHORT_JVM = (
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC "
     "-XX:MetaspaceSize=256m -XX:NewRatio=1"  # otherwise each growth of the metaspace triggers a full collection

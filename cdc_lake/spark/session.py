@@ -21,7 +21,7 @@ from cdc_lake.decode.framing import MAX_INFLATED_BYTES
 from cdc_lake.errors import InstallationError
 from cdc_lake.spark.class_archive import short_jvm
 from cdc_lake.spark.conf import without_hudi
-from cdc_lake.spark.java import COMPILE_HUGE_METHODS, start_jvm
+from cdc_lake.spark.java import JAVA_DEFAULTS, start_jvm
 from cdc_lake.spark.versions import (
     CATALOG,
     DELTA_CATALOG,
@@ -80,8 +80,8 @@ SPARK_DEFAULTS = {
     SERIALIZER: KRYO,
     "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
     # Spark puts these before the `extraJavaOptions`, so users' own options are added, and take precedence.
-    "spark.driver.defaultJavaOptions": COMPILE_HUGE_METHODS,
-    "spark.executor.defaultJavaOptions": COMPILE_HUGE_METHODS,
+    "spark.driver.defaultJavaOptions": JAVA_DEFAULTS,
+    "spark.executor.defaultJavaOptions": JAVA_DEFAULTS,
     DRIVER_OPTIONS: _JAVA_OPTIONS,
     EXECUTOR_OPTIONS: _JAVA_OPTIONS,
     # Without it Spark 3.5 keeps the partitioning of a checkpoint as an expression, and cannot join it with itself.

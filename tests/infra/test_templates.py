@@ -35,7 +35,7 @@ from cdc_lake.catalogs.naming import names_of
 from cdc_lake.config import CHECKOUT, Config, load_config
 from cdc_lake.runs.context import lake_of
 from cdc_lake.spark.jars import read_lock
-from cdc_lake.spark.java import COMPILE_HUGE_METHODS
+from cdc_lake.spark.java import JAVA_DEFAULTS
 from cdc_lake.spark.session import DRIVER_OPTIONS, EXECUTOR_OPTIONS, SPARK_DEFAULTS
 
 pytestmark = pytest.mark.core
@@ -318,7 +318,7 @@ def test_cluster_settings_match_spark_defaults() -> None:
     assert application["Properties"] == wanted[application["Classification"]]
     spark = wanted["spark-defaults"]
     ours = {key: value for key, value in spark.items() if key in SPARK_DEFAULTS and key not in SIZED}
-    wanted_java = {key: f"{COMPILE_HUGE_METHODS} {SPARK_DEFAULTS[key]}" for key in (DRIVER_OPTIONS, EXECUTOR_OPTIONS)}
+    wanted_java = {key: f"{JAVA_DEFAULTS} {SPARK_DEFAULTS[key]}" for key in (DRIVER_OPTIONS, EXECUTOR_OPTIONS)}
     assert ours == {key: SPARK_DEFAULTS[key] for key in ours} | wanted_java
     assert ours.keys() >= {"spark.sql.extensions", "spark.sql.catalog.spark_catalog", "spark.kryo.registrator"}
     for secret in (
