@@ -7,16 +7,13 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from .by_reference import results_by_reference
 from .cut import Split
 from .export import check, dump
 from .log import Deletes, Log, LogError, Shape, load
 from .rows import Result
-
-if TYPE_CHECKING:
-    from cdc_lake.config import TableType
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m tests.conformance", description="Run event logs, compare final tables.")
     parser.add_argument("logs", nargs="*", metavar="LOG", help="names or globs; all when left out")
-    parser.add_argument("--table-type", choices=("delta", "hudi-cow", "hudi-mor", "reference"), default="reference")
+    types = ("delta", "delta-vectors", "hudi-cow", "hudi-mor", "reference")
+    parser.add_argument("--table-type", choices=types, default="reference")
     parser.add_argument(
         "--split", choices=get_args(Split), default="none", help="how a lake's logs are cut into batches"
     )
@@ -63,7 +61,7 @@ def _named(logs: Sequence[Log], names: Sequence[str]) -> list[Log]:
 
 def _by_lake(
     logs: Sequence[Log],
-    table_type: "TableType",
+    table_type: str,
     split: Split,
     deletes: Sequence[Deletes],
     shapes: Sequence[Shape],

@@ -5,7 +5,8 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deltalake import DeltaTable
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
 from hudi import HudiReadOptions, HudiTableBuilder
 from pyspark.sql import SparkSession
 from support.events import FakeRegistry
@@ -13,7 +14,7 @@ from support.fakes import FakeBroker
 from support.reference import table_settings
 
 from cdc_lake.bronze.run import run_bronze
-from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig, TableType
+from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, StorageConfig, TableConfig
 from cdc_lake.lake.side import SideTable
 from cdc_lake.operations.rebuild import run_rebuild
 from cdc_lake.operations.replay import replay_quarantined
@@ -26,6 +27,12 @@ from .cut import Split, cuts, due
 from .log import Deletes, Log, Shape
 from .records import Writer, show, topic_of
 from .rows import Found, Result, differences, expected_rows, hashable
+
+STORAGE: Mapping[str, StorageConfig] = {
+    **TABLE_TYPES,
+    "delta-vectors": TABLE_TYPES["delta"].model_copy(update={"deletion_vectors": "on"}),
+}
+"""All types of tables, and Delta with deletion vectors."""
 
 
 class Copy(NamedTuple):
@@ -48,7 +55,7 @@ def results_by_lake(
     root: Path,
     logs: Sequence[Log],
     *,
-    table_type: TableType,
+    table_type: str,
     split: Split,
     deletes: Deletes,
     shape: Shape,
@@ -58,13 +65,14 @@ def results_by_lake(
 
     Args:
         root: the lake's folder, empty.
+        table_type: of `STORAGE`.
         is_rebuilt: whether silver is rebuilt at the end; its rows and side table must not change.
     """
     copies = list(copies_of([log for log in logs if shape in log.shapes], split))
     config = Config(
         lake=LakeConfig(root=str(root)),
         defaults=TableConfig(
-            storage=(TABLE_TYPES[table_type],),
+            storage=(STORAGE[table_type],),
             deletes={"mode": deletes},
             quality={"on_unusable_records": "warn"},
         ),
@@ -232,7 +240,9 @@ def table_rows(path: str, as_of: int | None = None) -> list[dict[str, Any]]:
         return hudi_rows(path, as_of)
     rows: list[dict[str, Any]] = []
     if DeltaTable.is_deltatable(path):
-        rows = DeltaTable(path, version=as_of).to_pyarrow_table().to_pylist()
+        # `to_pyarrow_table` rejects tables with deletion vectors.
+        table = QueryBuilder().register("t", DeltaTable(path, version=as_of))
+        rows = pa.table(table.execute("SELECT * FROM t").read_all()).to_pylist()
     return rows
 
 

@@ -23,7 +23,7 @@ from .log import Deletes, Shape, load
     [
         pytest.param("delta", "hard", "flat", marks=pytest.mark.core),
         pytest.param("hudi-cow", "soft", "flat", marks=pytest.mark.core),
-        pytest.param("delta", "soft", "envelope", marks=pytest.mark.deep),
+        pytest.param("delta-vectors", "soft", "envelope", marks=pytest.mark.deep),
         pytest.param("hudi-mor", "hard", "envelope", marks=pytest.mark.deep),
     ],
 )
@@ -31,7 +31,7 @@ def test_logs_sharing_a_table_match_the_reference(
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    table_type: TableType,
+    table_type: str,
     deletes: Deletes,
     shape: Shape,
 ) -> None:
@@ -51,6 +51,7 @@ def test_logs_sharing_a_table_match_the_reference(
 OF_BROKEN_RULES = {
     "T4-key-change",
     "T4-insert-before-delete",
+    "T4-chain-read-backwards",
     "late-update",
     "blocking-snapshot-contains-a-key-change-of-a-row-never-seen",
     "O2-change-behind-incremental-row",
@@ -58,6 +59,8 @@ OF_BROKEN_RULES = {
     "O12-kafka-time-steps-back",
 }
 """Logs that share a table, and that tests/mutations names for rules on what silver remembers between batches."""
+WITH_OWN_TABLES = {"late-end-after-the-next-beginning"}
+"""Such logs that do not share a table."""
 SHORT, LONG = {"K8-another-primary-key", "missing-row-and-a-replay"}, {"T4-replay-that-closes-a-second-life"}
 
 
@@ -65,6 +68,7 @@ SHORT, LONG = {"K8-another-primary-key", "missing-row-and-a-replay"}, {"T4-repla
     ("table_type", "names"),
     [
         pytest.param("delta", OF_BROKEN_RULES, marks=pytest.mark.core, id="delta-broken-rules"),
+        pytest.param("delta", WITH_OWN_TABLES, id="delta-own-tables"),
         *(
             pytest.param(table_type, names, marks=pytest.mark.deep, id=f"{table_type}-{kind}")
             for table_type in get_args(TableType)

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from conformance.by_lake import table_rows
 from deltalake import DeltaTable
 from pydantic import ValidationError
 from pyspark.sql import SparkSession
 from support.events import OPTIONAL_INT, START_MS, Record, Topic
-from support.lake import Lake, delta_rows, step
+from support.lake import Lake, step
 
 from cdc_lake.config import DeletionVectors, StorageConfig
 from cdc_lake.tables import delta_properties
@@ -42,7 +43,7 @@ def lake_with(
 
 def rows(lake: Lake) -> dict[int, int]:
     """Silver's n by id."""
-    return {row["id"]: row["n"] for row in delta_rows(lake.silver.path)}
+    return {row["id"]: row["n"] for row in table_rows(lake.silver.path)}
 
 
 def deleted_rows(table: DeltaLakeTable) -> list[int]:

@@ -62,6 +62,18 @@ def test_inserts_that_may_be_stale_are_merged(lake: Lake) -> None:
     assert written(lake) == ("MERGE", {})
 
 
+def test_inserts_up_to_the_end_of_a_snapshot_are_merged(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, tmp_path, numbered_registry(), deletes={"missing_after_snapshot": True})
+    send(lake, 1, "a", 10)
+    assert written(lake) == ("WRITE", {1: "a"})
+    for key, marker in ((2, "first"), (3, "last")):
+        content = event("r", row(key, "read"), 90)
+        content["source"]["snapshot"] = marker
+        lake.send_numbered(key, wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, content)), 2)
+
+    assert written(lake) == ("MERGE", {2: "read", 3: "read"})
+
+
 def test_inserts_of_removed_keys_are_merged(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, tmp_path, numbered_registry(), deletes={"mode": "hard"})
     send(lake, 1, "a", 10)

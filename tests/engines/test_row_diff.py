@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conformance.by_lake import hudi_rows
+from conformance.by_lake import table_rows
 from pyspark.sql import DataFrame, SparkSession
-from support.lake import delta_rows, step
+from support.lake import step
 
 from cdc_lake.config import TABLE_TYPES, StorageConfig
 from cdc_lake.lake.open import silver_table
@@ -32,8 +32,7 @@ def changes(spark: SparkSession, commit: int, rows: dict[int, tuple[str, int] | 
 
 def rows(path: str, version: int) -> Rows:
     """The rows of a version, read by delta-rs or hudi-rs."""
-    read = hudi_rows if Path(path, ".hoodie").exists() else delta_rows
-    return {row["id"]: (row["part"], row["n"], row["__batch"]) for row in read(path, version)}
+    return {row["id"]: (row["part"], row["n"], row["__batch"]) for row in table_rows(path, version)}
 
 
 def expected(was: Rows, is_now: Rows) -> dict[str, Rows]:

@@ -1,9 +1,7 @@
-"""`python -m tests.mutations --by-test`: list the tests of `make test-all` that fail for each broken rule.
+"""`python -m tests.mutations --by-test`: name a test that fails for each broken rule, of `make test` if one does.
 
-With `--core`, list those of `make test`.
-
-A rule that a test names is tried on that test's file; one that a log of the kit names, on the files that fold logs by
-Spark, until the first of them notices.
+A rule that a test names is tried on that test, then on the test's file; one that a log of the kit names, on the files
+that fold logs. Tests of `make test` come first, then the others of `make test-all`.
 """
 
 import argparse
@@ -15,46 +13,44 @@ from pathlib import Path
 
 from .broken import PATCHES, broken_copy, caught_by, run
 
-_OF_THE_KIT = tuple(
-    f"tests/{name}.py"
-    for name in (
-        "engines/test_refold",
-        "columns/test_key_change_ids",
-        "engines/test_side_table",
-        "engines/test_status",
-        "conformance/test_lake",
-    )
+_OF_THE_KIT = (
+    "tests/columns/test_key_change_ids.py",
+    "tests/engines/test_status.py",
+    "tests/conformance/test_lake.py::test_logs_cut_into_one_event_batches_match_the_reference",
+    "tests/rules/test_arrow.py",
+    "tests/conformance/test_lake.py",
+    "tests/engines/test_refold.py",
+    "tests/engines/test_side_table.py",
 )
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+_FAILED = re.compile(r"^(?:FAILED|ERROR) .*", re.MULTILINE)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0 if a test fails for each broken rule, else 1."""
     parser = argparse.ArgumentParser("python -m tests.mutations", description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PATCHES)}; all when left out")
-    parser.add_argument("--by-test", action="store_true", required=True, help="list the tests that notice")
-    parser.add_argument("--core", action="store_true", help="of `make test` only, not of `make test-all`")
+    parser.add_argument("--by-test", action="store_true", required=True, help="name the first test that notices")
     given = parser.parse_args(arguments)
     if unknown := set(given.names) - set(PATCHES):
         parser.error(f"there is no {', '.join(sorted(unknown))}")
     unnoticed = False
     for name in given.names or PATCHES:
-        noticed_by = next((failed for failed in _failures(name, is_core=given.core) if failed), [])
-        none = f"no test of make {'test' if given.core else 'test-all'}"
-        print(f"{name}\n" + "".join(f"  {test}\n" for test in noticed_by or [none]), flush=True)
-        unnoticed |= not noticed_by
+        failure = next(_failures(name), None)
+        print(f"{name}\n  {failure or 'NO TEST of make test-all'}", flush=True)
+        unnoticed |= failure is None
     return int(unnoticed)
 
 
-def _failures(name: str, *, is_core: bool) -> Iterator[list[str]]:
-    """The tests that fail, file by file."""
+def _failures(name: str) -> Iterator[str]:
+    """The tests that fail, the first of each file, with the make target and pytest's summary."""
     tool, (named, *_) = caught_by(PATCHES[name])
-    files = [named.partition("::")[0]] if tool == "pytest" else _OF_THE_KIT
-    marks = ["-m", "core"] if is_core else []
+    targets = [named, named.partition("::")[0]] if tool == "pytest" else _OF_THE_KIT
     with tempfile.TemporaryDirectory() as folder:
         project = broken_copy(Path(folder), name)
-        for file in files:
-            yield _FAILED.findall(run(project, "pytest", ["-q", "-p", "no:cacheprovider", *marks, file]).stdout)
+        for marks, target in (("core", "test"), ("not core and not deep", "test-all")):
+            for tests in targets:
+                ended = run(project, "pytest", ["-q", "-x", "-p", "no:cacheprovider", "-m", marks, tests])
+                yield from (f"make {target}: {failed}" for failed in _FAILED.findall(ended.stdout))
 
 
 if __name__ == "__main__":

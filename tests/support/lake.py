@@ -7,8 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
@@ -75,13 +74,6 @@ class Cases:
         rows = iter(by_offset(decided(spark, registry, numbered)))
         found = {case: list(islice(rows, len(records))) for case, records in sent.items()}
         return lambda *case: found[case]
-
-
-def delta_rows(path: str, version: int | None = None) -> list[dict[str, Any]]:
-    """The rows of a Delta table, read by delta-rs; unlike `to_pyarrow_table`, also if it has deletion vectors."""
-    table = QueryBuilder().register("t", DeltaTable(path, version=version))
-    rows: list[dict[str, Any]] = pa.table(table.execute("SELECT * FROM t").read_all()).to_pylist()
-    return rows
 
 
 def step(commit: int, **more: Any) -> Progress:
