@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from tests.support import wire
 
 PREFIX = "bench.public"
-ORDERS = f"{PREFIX}.orders"
+FIRST_ORDERS, ORDERS = f"{PREFIX}.first_orders", f"{PREFIX}.orders"
 _START_MS = 1_700_000_000_000
 _COLUMNS = {
     "id": wire.INT64,

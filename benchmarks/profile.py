@@ -29,10 +29,10 @@ from rich.table import Table
 import cdc_lake
 from benchmarks import contender
 from benchmarks.cpu import cpu_seconds
-from benchmarks.log import ORDERS, PREFIX, Log, small
+from benchmarks.log import FIRST_ORDERS, ORDERS, Log, small
 from benchmarks.quick import environments, servers
 
-FIRST, SMALL = f"{PREFIX}.first_orders", small(0)
+SMALL = small(0)
 THREADS = {
     "tasks": ("Executo",),
     "tasks: rows to Python": ("stdout ",),
@@ -165,8 +165,8 @@ def measure(folder: Path, rows: int, layers: Sequence[str], log: Log) -> list[Ph
 
 def steps(log: Log, rows: int) -> Iterator[tuple[str, str]]:
     """The phase, empty for a step that is not shown, and the topic; its events are sent just before."""
-    log.create({FIRST: 4, ORDERS: 4, SMALL: 1})
-    for name, topic in (("cold", FIRST), ("warm", ORDERS)):
+    log.create({FIRST_ORDERS: 4, ORDERS: 4, SMALL: 1})
+    for name, topic in (("cold", FIRST_ORDERS), ("warm", ORDERS)):
         log.snapshot(topic, rows)
         yield name, topic
     for name in ("", "", "steady"):

@@ -10,7 +10,7 @@ from benchmarks.contender import IN_HUDI
 from benchmarks.log import ORDERS
 from benchmarks.quick import OURS, Sizes, by_spark, measure, servers, show, silver_folder
 
-SIZES = Sizes(snapshot=300_000, steady_batches=4, small_tables=8)
+SIZES = Sizes(snapshot=300_000, small_tables=8)
 
 
 def show_files(name: str, folder: Path) -> None:
