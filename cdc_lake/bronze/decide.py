@@ -155,10 +155,19 @@ def bronze_rows(records: DataFrame, *, batch: int, generation: int, ingest_date:
         ingest_date: the day of the commit, UTC.
         late: whether they are replayed, that is, landed after later records.
     """
+    number = of_batch(batch, F.col("partition"))
+    of_commit = {"batch": number, "first_batch": number, "ingest_date": F.lit(ingest_date)}
+    columns = {
+        **_columns_of_records(generation, late),
+        **{name: column.cast(BRONZE[name]).alias(name) for name, column in of_commit.items()},
+    }
+    return records.select(*(columns[name] for name in BRONZE), *(name for name in TYPED if name in records.columns))
+
+
+@built_once
+def _columns_of_records(generation: int, late: bool) -> dict[str, Column]:
+    """Bronze's columns that do not depend on the commit."""
     own = {
-        "batch": of_batch(batch, F.col("partition")),
-        "first_batch": of_batch(batch, F.col("partition")),
-        "ingest_date": F.lit(ingest_date),
         "generation": F.lit(generation),
         "kafka_timestamp": F.coalesce("timestamp", F.timestamp_millis(F.lit(NO_TIMESTAMP_MS))),
         "late": F.lit(late),
@@ -167,14 +176,7 @@ def bronze_rows(records: DataFrame, *, batch: int, generation: int, ingest_date:
         "raw_key": F.col("key"),
         "raw_value": F.col("value"),
     }
-    columns = _unchanged_columns() | {name: column.cast(BRONZE[name]).alias(name) for name, column in own.items()}
-    return records.select(*(columns[name] for name in BRONZE), *(name for name in TYPED if name in records.columns))
-
-
-@built_once
-def _unchanged_columns() -> dict[str, Column]:
-    """Bronze's columns, if the records have them by the same names."""
-    return {name: F.col(name).cast(kind).alias(name) for name, kind in BRONZE.items()}
+    return {name: own.get(name, F.col(name)).cast(kind).alias(name) for name, kind in BRONZE.items()}
 
 
 def _typed_rows(layouts: DecodedLayouts, typed: TypedRow) -> Iterator[Column]:

@@ -298,10 +298,9 @@ def _limited(records: DataFrame, references: Collection[str], files: SchemaFiles
     column = F.col(f"{side}_reference")
     layouts = {one for one in references if one.partition(":")[0] in json_format.REFERENCES}
     found = set[str]()
-    limits = ((layouts, _is_layout(column), MAX_LAYOUTS), (set(references) - layouts, ~_is_layout(column), MAX_IDS))
-    for several, is_counted, most in limits:
+    for several, are_layouts, most in ((layouts, True, MAX_LAYOUTS), (set(references) - layouts, False, MAX_IDS)):
         if len(several) > most:
-            is_known = is_counted & _id_of(column).isin(*files.known_ids())
+            is_known = (_is_layout(column) == are_layouts) & _id_of(column).isin(*files.known_ids())
             known = records.where(is_known).select(column.alias("one")).distinct().orderBy("one").limit(most).collect()
             first = {row["one"] for row in known}
             several = first.union(sorted(several - first)[: most - len(first)])

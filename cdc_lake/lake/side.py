@@ -150,16 +150,17 @@ class SideTable:
 
     def _newest(self, pin: SidePin | None) -> int:
         """The newest version, after checking that the table is the pinned one; -1 if there is no table."""
+        newest = self._table.version()
         if pin is None:
-            return self._table.version() if self._table.exists() else -1
-        if not self._table.exists():
+            return newest
+        if newest < 0:
             raise self._lost("the table is missing")
         if self._table.id() != pin.id:
             raise self._lost("the table is not the one that silver refers to")
         info = self._table.commit_info(pin.version) if pin.nonce else None
         if info is not None and info.get("userMetadata") != pin.nonce:
             raise self._lost(f"version {pin.version} is not the one that silver refers to")
-        return self._table.version()
+        return newest
 
     def _can_merge(self, pin: SidePin) -> bool:
         """Whether the pinned version has few files and the current columns."""

@@ -165,10 +165,10 @@ class FoldResult:
     def _row_schema(self) -> RowSchema:
         batch, layout = self.batch, self.layout
         return RowSchema(
-            list(layout.keys),
-            list(layout.columns),
-            batch.stored_columns,
-            list(self.schemas.large),
+            tuple(layout.keys),
+            tuple(layout.columns),
+            frozenset(batch.stored_columns),
+            tuple(self.schemas.large),
             batch.run.settings.deletes.keep_values,
         )
 

@@ -37,11 +37,13 @@ from cdc_lake.silver.fold_result import FoldResult, Totals, rows_with_keys, stri
 from cdc_lake.silver.key_changes import has_key_change_headers, key_change_id
 from cdc_lake.silver.reader import BatchSchemas, schemas_and_frames
 from cdc_lake.spark.arrow_stage import DRIVER_BYTES, map_in_arrow, map_in_driver
-from cdc_lake.spark.expressions import of_batch
+from cdc_lake.spark.expressions import built_once, of_batch
 
 _ARROW_ROWS, _ARROW_BYTES = 10_000, 64 << 20
 """Limits of an Arrow batch, which has at least one record."""
 _IN_ORDER = ("key", "rank", "log_position")
+_OF_EVENTS = ("is_streaming", "is_new")
+"""Columns that are false in stored rows and entries."""
 
 _COUNTED_UP = ("tinyint", "smallint", "int", "bigint")
 """Types of key columns that sources usually count up."""
@@ -194,25 +196,30 @@ def _events(batch: Batch, schemas: BatchSchemas, rows: DataFrame, *, has_key_cha
     more = ("raw_value", "value_schema", "refold")
     rows = rows.withColumn("value_framing", F.col("framing")["value"])
     events = batch.events(rows, schemas, has_key_changes=has_key_changes, is_narrow=True, more=(*more, "value_framing"))
+    is_new = F.col("batch") >= of_batch(batch.first, F.col("batch"))
+    return events.select("key", "pk", is_new.alias("is_new"), *_event_columns(batch.run.settings.is_in_log_order))
+
+
+@built_once
+def _event_columns(is_in_log_order: bool) -> Sequence[Column]:
+    """The columns of `_events` that depend on a row of bronze alone."""
     order = {"position": "source_position", "domain": "position_domain", "ts_ms": "source_ts_ms"}
     # In the log's order each event counts, as a snapshot row does, and no stored order is compared with.
-    is_streaming = is_change(F.col("op"), F.col("snapshot")) & F.lit(not batch.run.settings.is_in_log_order)
-    return events.select(
-        *("key", "pk"),
+    is_streaming = is_change(F.col("op"), F.col("snapshot")) & F.lit(not is_in_log_order)
+    return (
         F.lit(EVENT).alias("rank"),
         F.col(KAFKA).alias("log_position"),
-        "op",
+        F.col("op"),
         is_streaming.alias("is_streaming"),
         F.struct(*(F.col(column).alias(name) for name, column in order.items())).cast(ORDER_TYPE).alias("order"),
         F.lit(None).cast("array<bigint>").alias("read_at"),
         F.coalesce("unavailable", string_array(())).alias("unsent"),
-        "key_change",
+        F.col("key_change"),
         F.lit(None).cast(KAFKA_TYPE).alias("seen"),
-        "snapshot",
-        (F.col("batch") >= of_batch(batch.first, F.col("batch"))).alias("is_new"),
-        "refold",
+        F.col("snapshot"),
+        F.col("refold"),
         F.when(F.col("op").isin(*UPSERTS), F.col("raw_value")).alias("raw_value"),
-        "value_schema",
+        F.col("value_schema"),
         F.col("value_framing").alias("framing"),
     )
 
@@ -237,29 +244,10 @@ def _with_stored(batch: Batch, schemas: BatchSchemas, events: DataFrame, refold:
         entries = entries.join(events.select("key"), "key", "left_semi")
     new = [name for name in schemas.large if name not in batch.silver.columns]
     pk = events.schema["pk"].dataType
-    no_event = F.lit(False).alias("is_streaming"), F.lit(False).alias("is_new")
-    rows = silver.select(
-        F.col(KEY).alias("key"),
-        F.struct(*(F.col(quoted(name)).alias(name) for name in schemas.layout.keys)).cast(pk).alias("pk"),
-        F.lit(ROW).alias("rank"),
-        F.col(KAFKA).alias("log_position"),
-        F.col("__op").alias("op"),
-        F.when(F.lit(not batch.run.settings.is_in_log_order), F.col(ORDER)).alias("order"),
-        F.when(~is_change(F.col("__op"), F.col("__snapshot")), F.col("__source_position")).alias("read_at"),
-        F.concat(F.coalesce(UNAVAILABLE, string_array(())), string_array(new)).alias("unsent"),
-        *no_event,
-    )
-    parts = [rows]
+    own = _stored_columns(tuple(schemas.layout.keys), pk, tuple(new), batch.run.settings.is_in_log_order)
+    parts = [silver.select(*own)]
     if remembers:
-        columns = {
-            "log_position": F.col(KAFKA),
-            "order": F.col(ORDER),
-            "key_change": F.col("awaits"),
-            "seen": F.col(SEEN),
-            "unsent": string_array(()),
-        }
-        remembered = (column.alias(name) for name, column in columns.items())
-        parts.append(entries.select("key", F.lit(MEMORY).alias("rank"), *remembered, *no_event))
+        parts.append(entries.select("key", *_remembered_columns()))
     for part in parts:
         if refold is None:
             part = part.withColumn("refold", F.lit(False))
@@ -268,6 +256,42 @@ def _with_stored(batch: Batch, schemas: BatchSchemas, events: DataFrame, refold:
             part = part.join(is_refolded, "key", "left").withColumn("refold", F.coalesce("refold", F.lit(False)))
         events = events.unionByName(part, allowMissingColumns=True)
     return events
+
+
+@built_once
+def _stored_columns(
+    keys: tuple[str, ...], pk: DataType, new: tuple[str, ...], is_in_log_order: bool
+) -> Sequence[Column]:
+    """Silver's rows in the columns that `fold.arrow` takes.
+
+    Args:
+        keys: the primary key's columns.
+        pk: the type of the events' `pk`.
+        new: the columns that an event may leave out, and that silver does not have yet.
+    """
+    return (
+        F.col(KEY).alias("key"),
+        F.struct(*(F.col(quoted(name)).alias(name) for name in keys)).cast(pk).alias("pk"),
+        F.lit(ROW).alias("rank"),
+        F.col(KAFKA).alias("log_position"),
+        F.col("__op").alias("op"),
+        F.when(F.lit(not is_in_log_order), F.col(ORDER)).alias("order"),
+        F.when(~is_change(F.col("__op"), F.col("__snapshot")), F.col("__source_position")).alias("read_at"),
+        F.concat(F.coalesce(UNAVAILABLE, string_array(())), string_array(new)).alias("unsent"),
+        *(F.lit(False).alias(name) for name in _OF_EVENTS),
+    )
+
+
+@built_once
+def _remembered_columns() -> Sequence[Column]:
+    """The side table's entries in the columns that `fold.arrow` takes."""
+    columns = {"log_position": F.col(KAFKA), "order": F.col(ORDER), "key_change": F.col("awaits"), "seen": F.col(SEEN)}
+    return (
+        F.lit(MEMORY).alias("rank"),
+        *(column.alias(name) for name, column in columns.items()),
+        string_array(()).alias("unsent"),
+        *(F.lit(False).alias(name) for name in _OF_EVENTS),
+    )
 
 
 def _key_change_halves(history: DataFrame) -> DataFrame:

@@ -4,7 +4,7 @@ A piece of a row (`fold.arrow`) identifies the record with the row's values, the
 and those without a value. The latter are null, and listed in `__unavailable`.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.columns import BATCH, DELETE, DELETED, KAFKA, KEEP, KEY, ORDER, SILVER_META, UNAVAILABLE
 from cdc_lake.fold.rules import DELETES
-from cdc_lake.spark.expressions import of_batch
+from cdc_lake.spark.expressions import built_once, of_batch
 
 OTHER_VALUES, INHERITED_VALUES, INHERITED_COLUMNS = "other_values", "inherited_values", "inherited_columns"
 """Columns of pieces: values from other records than the row's own; inherited values, and their columns."""
@@ -30,10 +30,10 @@ class RowSchema:
         keep_values: whether a soft-deleted row keeps its values outside the key; otherwise they are null.
     """
 
-    keys: Sequence[str]
-    columns: Sequence[str]
-    stored: Collection[str]
-    large: Sequence[str]
+    keys: tuple[str, ...]
+    columns: tuple[str, ...]
+    stored: frozenset[str]
+    large: tuple[str, ...]
     keep_values: bool
 
     def is_emptied(self) -> Column:
@@ -71,13 +71,25 @@ def changes(rows: DataFrame, row_schema: RowSchema, *, batch: int) -> DataFrame:
 
     Columns out, one row per key: the source's, silver's own, `__key`, `__keep` and `__delete` (see `cdc_lake.columns`).
     """
-    others = [name for name in row_schema.columns if name not in row_schema.keys]
+    others = frozenset({OTHER_VALUES, INHERITED_VALUES}.intersection(rows.columns))
+    is_written, values, own = _changes(row_schema, others)
+    return rows.where(is_written).select(*values, of_batch(batch, F.col("key")).alias(BATCH), *own)
+
+
+@built_once
+def _changes(row_schema: RowSchema, others: frozenset[str]) -> tuple[Column, Sequence[Column], Sequence[Column]]:
+    """Whether to write a piece's row, and the columns of `changes` before and after `__batch`.
+
+    Args:
+        others: the columns with values from other records.
+    """
+    names = [name for name in row_schema.columns if name not in row_schema.keys]
     nothing = F.array().cast("array<string>")
-    stored = F.array(*(F.lit(name) for name in others if name in row_schema.stored)).cast("array<string>")
+    stored = F.array(*(F.lit(name) for name in names if name in row_schema.stored)).cast("array<string>")
     # A row without an event of its own, which only inherits a value, keeps everything else.
-    own = F.array(*(F.lit(name) for name in SILVER_META if name not in (BATCH, UNAVAILABLE)))
+    meta = F.array(*(F.lit(name) for name in SILVER_META if name not in (BATCH, UNAVAILABLE)))
     stays = F.array_except(stored, INHERITED_COLUMNS)
-    stays = F.when(F.col("is_changed"), stays).otherwise(F.concat(stays, own))
+    stays = F.when(F.col("is_changed"), stays).otherwise(F.concat(stays, meta))
     is_emptied = row_schema.is_emptied()
     keep = (
         F.when(is_emptied | ~F.col("has_row"), nothing)
@@ -95,15 +107,15 @@ def changes(rows: DataFrame, row_schema: RowSchema, *, batch: int) -> DataFrame:
         if name in row_schema.large:
             is_sent = ~F.array_contains("kept", name) & ~F.array_contains("missing", name)
             found = F.when(is_sent, found)
-            for other in {OTHER_VALUES, INHERITED_VALUES}.intersection(rows.columns):
+            for other in others:
                 large_values = F.col(other)[name]
                 found = F.when(large_values.isNotNull(), large_values["v"]).otherwise(found)
         return F.when(~is_emptied, found)
 
     is_written = (F.col("is_changed") | (F.size(INHERITED_COLUMNS) > 0)) & (F.col("has_row") | F.col("has_stored"))
-    return rows.where(is_written).select(
+    values = (
         *(F.col("pk")[name].alias(name) for name in row_schema.keys),
-        *(value(name).alias(name) for name in others),
+        *(value(name).alias(name) for name in names),
         F.col("op").alias("__op"),
         is_deleted().alias(DELETED),
         F.col("source")["ts_ms"].alias("__source_ts_ms"),
@@ -111,9 +123,11 @@ def changes(rows: DataFrame, row_schema: RowSchema, *, batch: int) -> DataFrame:
         F.col("snapshot").alias("__snapshot"),
         F.col("log_position").alias(KAFKA),
         F.col("order").alias(ORDER),
-        of_batch(batch, F.col("key")).alias(BATCH),
+    )
+    own = (
         unavailable.alias(UNAVAILABLE),
         F.col("key").alias(KEY),
         keep.alias(KEEP),
         (~F.col("has_row")).alias(DELETE),
     )
+    return is_written, values, own

@@ -1,10 +1,12 @@
 """The files of a lake by Hadoop: local folders, HDFS and object stores."""
 
 import io
+import os
 import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit
@@ -16,6 +18,7 @@ from cdc_lake.aws import S3_SCHEMES
 from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.storage.exhaustion import exhaustion_error
 from cdc_lake.storage.files import NO_ACCESS, Files, draft_of, is_draft, removed_on_failure, write_whole
+from cdc_lake.storage.local import CHECKSUM, local_path
 from cdc_lake.storage.s3 import ConditionalPuts
 
 _WHOLE_OBJECTS = (*S3_SCHEMES, "gs")
@@ -93,6 +96,8 @@ class Storage(Files):
 
     def exists(self, path: str) -> bool:
         """See `Files`."""
+        if local := self._local(path):
+            return os.path.exists(local)
         return bool(self._fs(path).exists(self._path(path)))
 
     def names(self, folder: str) -> list[str]:
@@ -101,6 +106,11 @@ class Storage(Files):
 
     def names_with_drafts(self, folder: str) -> list[str]:
         """Names of a folder's entries, sorted; empty if the folder does not exist."""
+        if local := self._local(folder):
+            try:
+                return sorted(name for name in os.listdir(local) if not CHECKSUM.fullmatch(name))
+            except FileNotFoundError:
+                return []
         return sorted(status.getPath().getName() for status in self._listed(folder))
 
     def sizes(self, folder: str) -> dict[str, int]:
@@ -275,11 +285,14 @@ class Storage(Files):
         return scheme
 
     def _local(self, path: str) -> Path | None:
-        """The local path; none if the file system is not local."""
-        fs = self._fs(path)
-        if fs.getUri().getScheme() != "file":
-            return None
-        return Path(fs.makeQualified(self._path(path)).toUri().getPath())
+        """The local path, without a call to the JVM; none if the file system is not local."""
+        scheme, has_scheme, _ = path.partition("/")[0].partition(":")
+        return local_path(path) if (scheme == "file" if has_scheme else self._is_local_by_default) else None
+
+    @cached_property
+    def _is_local_by_default(self) -> bool:
+        """Whether paths without a scheme are local."""
+        return self._scheme("/") == "file"
 
     def _publish(self, draft: str, path: str) -> None:
         fs = self._fs(path)

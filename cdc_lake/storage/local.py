@@ -10,8 +10,13 @@ from cdc_lake.errors import ConfigError
 from cdc_lake.storage.exhaustion import exhaustion_error
 from cdc_lake.storage.files import NO_ACCESS, Files, is_draft, write_whole
 
-_CHECKSUM = re.compile(r"\..+\.crc")
+CHECKSUM = re.compile(r"\..+\.crc")
 """Names of checksum files, which Hadoop writes and hides."""
+
+
+def local_path(path: str) -> Path:
+    """The local path of a Hadoop path, which does not use percent-encoding."""
+    return Path(re.sub("^file:(//)?", "", path))
 
 
 class LocalFiles(Files):
@@ -30,32 +35,28 @@ class LocalFiles(Files):
         # Hadoop's configuration decides what a path without a scheme means.
         return None if os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR") else cls()
 
-    def path(self, path: str) -> Path:
-        """The local path of a Hadoop path, which does not use percent-encoding."""
-        return Path(re.sub("^file:(//)?", "", path))
-
     def names(self, folder: str) -> list[str]:
         """See `Files`. Checksums are hidden, and a folder that cannot be read is empty."""
         try:
-            names = os.listdir(self.path(folder))
+            names = os.listdir(local_path(folder))
         except OSError:
             return []
-        return sorted(name for name in names if not (is_draft(name) or _CHECKSUM.fullmatch(name)))
+        return sorted(name for name in names if not (is_draft(name) or CHECKSUM.fullmatch(name)))
 
     def read_bytes(self, path: str) -> bytes | None:
         """See `Files`."""
         try:
-            return self.path(path).read_bytes()
+            return local_path(path).read_bytes()
         except FileNotFoundError:
             return None
 
     def read_text(self, path: str) -> str:
         """See `Files`."""
-        return self.path(path).read_text(encoding="utf-8")
+        return local_path(path).read_text(encoding="utf-8")
 
     def open(self, path: str) -> BinaryIO:
         """See `Files`."""
-        return self.path(path).open("rb")
+        return local_path(path).open("rb")
 
     def check_access(self, root: str) -> None:
         """Check that files can be written, read and removed in a lake's root, with a file of a unique name.
@@ -64,7 +65,7 @@ class LocalFiles(Files):
             ConfigError: one of the operations fails.
             InfrastructureError: the disk is full.
         """
-        file = self.path(root) / f"_access-{uuid.uuid4().hex}"
+        file = local_path(root) / f"_access-{uuid.uuid4().hex}"
         try:
             write_whole(file, file.name)  # a full disk still takes an empty file
             file.read_bytes()
@@ -75,16 +76,16 @@ class LocalFiles(Files):
 
     def exists(self, path: str) -> bool:
         """See `Files`."""
-        return self.path(path).exists()
+        return local_path(path).exists()
 
     def size(self, folder: str) -> int:
         """See `Files`. Checksums do not count."""
-        files = self.path(folder).rglob("*")
+        files = local_path(folder).rglob("*")
         return sum(file.stat().st_size for file in files if file.suffix != ".crc" and file.is_file())
 
     def remove(self, path: str) -> None:
         """See `Files`. Its checksum is removed, too."""
-        file = self.path(path)
+        file = local_path(path)
         for one in (file, file.with_name(f".{file.name}.crc")):
             one.unlink(missing_ok=True)
 
@@ -95,7 +96,7 @@ class LocalFiles(Files):
             ConfigError: the file cannot be written.
             InfrastructureError: the disk is full.
         """
-        file = self.path(path)
+        file = local_path(path)
         if file.exists():
             return
         try:

@@ -17,6 +17,7 @@ from cdc_lake.columns import DELETE, KEEP, KEY, quoted
 from cdc_lake.config import DeletionVectors
 from cdc_lake.errors import TableLockedError
 from cdc_lake.partitioning import PartitionField
+from cdc_lake.spark.expressions import built_once
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables import delta_maintenance, delta_properties
 from cdc_lake.tables.contract import Commit, P, Version, read_back
@@ -76,7 +77,7 @@ class DeltaLakeTable(Generic[P]):
 
     def exists(self) -> bool:
         """See `Table`."""
-        return self._commits.exist()
+        return self.version() >= 0
 
     def recover(self) -> list[str]:
         """See `Table`. Delta's commits are atomic."""
@@ -84,7 +85,7 @@ class DeltaLakeTable(Generic[P]):
 
     def id(self) -> str:
         """See `Table`."""
-        table_id: str = self._commits.snapshot().metadata().id()
+        table_id: str = self._commits.seen().metadata().id()
         return table_id
 
     def version(self) -> int:
@@ -92,14 +93,15 @@ class DeltaLakeTable(Generic[P]):
         return self._commits.newest()
 
     def size(self) -> int:
-        """Total bytes of the newest version's files."""
+        """Total bytes of the files of the version that was read last."""
         return self._commits.size()
 
     def partitioned_by(self) -> tuple[str, ...] | None:
         """The partition columns; none if the table does not exist."""
-        if not self.exists():
+        snapshot = self._commits.seen()
+        if snapshot.version() < 0:
             return None
-        names = self._commits.snapshot().metadata().partitionColumns()
+        names = snapshot.metadata().partitionColumns()
         return tuple(names.apply(number) for number in range(names.size()))
 
     def stored_type(self, kind: str) -> str:
@@ -139,9 +141,10 @@ class DeltaLakeTable(Generic[P]):
 
     def progress(self, as_of: int | None = None) -> P | None:
         """See `Table`."""
-        if not self.exists():
+        newest = self.version()
+        if newest < 0:
             return None
-        return self._commits.progress_at(self.version() if as_of is None else as_of)
+        return self._commits.progress_at(newest if as_of is None else as_of)
 
     def lost_columns(self) -> dict[str, str | None]:
         """See `Table`."""
@@ -296,18 +299,8 @@ class DeltaLakeTable(Generic[P]):
         notes = self._update_properties()
         if are_inserts:
             return replace(self.append(changes.drop(*_CHANGE_COLUMNS), progress, adds_columns=True), notes=notes)
-        columns = [name for name in changes.columns if name not in _CHANGE_COLUMNS]
-        there = set(self.read().columns)
-
-        def sent(name: str) -> Column:
-            return F.col(f"s.{quoted(name)}")
-
-        def becomes(name: str) -> Column:
-            return kept_or_sent(name) if name in there and name not in keys else sent(name)
-
-        inserted = {name: sent(name) for name in columns} | partition_columns(self._partitions, columns, sent)
-        updated = {name: becomes(name) for name in columns if name not in keys}
-        updated |= partition_columns(self._partitions, columns, becomes)
+        columns = tuple(name for name in changes.columns if name not in _CHANGE_COLUMNS)
+        inserted, updated = _assignments(columns, frozenset(self.read().columns), tuple(keys), self._partitions)
         merge = (
             DeltaTable.forPath(self._spark, self.path)
             .alias("t")
@@ -364,3 +357,28 @@ class DeltaLakeTable(Generic[P]):
             f"{by} committed before batch {progress.commit} of this run",
             "the batch was not committed; run again when the other run has ended",
         )
+
+
+@built_once
+def _assignments(
+    columns: tuple[str, ...], there: frozenset[str], keys: tuple[str, ...], partitions: tuple[PartitionField, ...]
+) -> tuple[Mapping[str, Column], Mapping[str, Column]]:
+    """The values of a merge's new rows and of its changed ones, by column.
+
+    Args:
+        columns: the columns of the changes.
+        there: those of the table.
+        keys: the primary key.
+        partitions: the table's.
+    """
+
+    def sent(name: str) -> Column:
+        return F.col(f"s.{quoted(name)}")
+
+    def becomes(name: str) -> Column:
+        return kept_or_sent(name) if name in there and name not in keys else sent(name)
+
+    inserted = {name: sent(name) for name in columns} | partition_columns(partitions, columns, sent)
+    updated = {name: becomes(name) for name in columns if name not in keys}
+    updated |= partition_columns(partitions, columns, becomes)
+    return inserted, updated

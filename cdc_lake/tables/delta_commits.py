@@ -57,15 +57,11 @@ class DeltaCommits(Generic[P]):
         self._spark = spark
         self._storage = storage
         self._path = path
+        self._seen: Any = None
         self.own: int | None = None
 
-    def exist(self) -> bool:
-        """Whether there is a table."""
-        with self._translated_damage():
-            return DeltaTable.isDeltaTable(self._spark, self._path)
-
     def newest(self) -> int:
-        """The newest version."""
+        """The newest version; -1 if there is no table."""
         return int(self.snapshot().version())
 
     def snapshot(self) -> Any:
@@ -81,18 +77,24 @@ class DeltaCommits(Generic[P]):
             snapshot = log.update(False, nothing, nothing)
         if empty := _EMPTY_ENTRY.search(snapshot.logSegment().deltas().mkString("\n")):
             raise DamagedFileError(f"{self._path}/{LOG_FOLDER}/{empty[1]}", "the file is empty")
+        self._seen = snapshot
         return snapshot
 
+    def seen(self) -> Any:
+        """The snapshot that was read last, for what commits of rows do not change; it saves listing the log."""
+        is_of_a_table = self._seen is not None and self._seen.version() >= 0
+        return self._seen if is_of_a_table else self.snapshot()
+
     def size(self) -> int:
-        """Total bytes of the newest version's files."""
+        """Total bytes of the files of the version that was read last."""
         with self._translated_damage():  # Delta may read the whole log for it
-            snapshot = self.snapshot()
+            snapshot = self.seen()
             checksum = snapshot.checksumOpt()  # without the commit's checksum, Spark jobs count the files
             return int(checksum.get().tableSizeBytes() if checksum.isDefined() else snapshot.sizeInBytes())
 
     def properties(self, names: Collection[str]) -> dict[str, str]:
         """Those of the named table properties that are set."""
-        stored = self.snapshot().metadata().configuration()
+        stored = self.seen().metadata().configuration()
         return {name: str(stored.apply(name)) for name in names if stored.contains(name)}
 
     def info(self, version: int) -> dict[str, Any] | None:

@@ -46,7 +46,7 @@ def in_bronze(spark: SparkSession, batch: int) -> DataFrame:
 
 
 def in_the_fold(spark: SparkSession, batch: int) -> DataFrame:
-    row_schema = RowSchema(keys=["id"], columns=["id", "n"], stored=["id", "n"], large=[], keep_values=True)
+    row_schema = RowSchema(("id",), ("id", "n"), stored=frozenset({"id", "n"}), large=(), keep_values=True)
     given = {
         "has_row": F.lit(True),
         "is_changed": F.lit(True),
