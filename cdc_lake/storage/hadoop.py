@@ -46,10 +46,11 @@ def translated(where: str, what: str, todo: str, folder: str) -> Iterator[None]:
     """
     try:
         yield
-    except Py4JJavaError as exc:
+    except (Py4JJavaError, OSError) as exc:
         if error := exhaustion_error(where, exc, folder):
             raise error from exc
-        message = exc.java_exception.toString().splitlines()[0][:300]
+        text = exc.java_exception.toString() if isinstance(exc, Py4JJavaError) else str(exc)
+        message = text.splitlines()[0][:300]
         if any(sign in message for sign in _UNREACHABLE):
             raise InfrastructureError(where, f"the store does not respond: {message}", "run again") from exc
         raise ConfigError(where, f"{what}: {message}", todo) from exc

@@ -6,7 +6,7 @@ import json
 import os
 import random
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -87,13 +87,11 @@ SPARK = build_session("fuzz", 1_000_000)
 if __name__ == "__main__":
     seed, number = int(os.environ["FUZZ_SEED"]), int(os.environ["FUZZ_RECORDS"])
     rng, config, asked = random.Random(seed), load_config(), set[str]()
-    file_system = Storage._fs
 
-    def watched(storage: Storage, path: str) -> Any:
-        asked.add(path)
-        return file_system(storage, path)
+    def watched(of_path: Callable[[Storage, str], Any]) -> Callable[[Storage, str], Any]:
+        return lambda storage, path: (asked.add(path), of_path(storage, path))[1]
 
-    Storage._fs = watched  # type: ignore[method-assign]
+    Storage._fs, Storage._local = watched(Storage._fs), watched(Storage._local)  # type: ignore[method-assign]
     only = os.environ.get("FUZZ_ONLY", "").split(",")
     found = {}
     share = number // (len(fuzz.REGISTRIES) + len(fuzz.DECLARED))
@@ -111,5 +109,6 @@ if __name__ == "__main__":
         if name in only or only == [""]:
             found[name] = land(name, sent, Library(), config, patched(settings, schemas if name == "bare" else {}))
     root = f"{config.lake.root}/"
+    asked.discard("/")  # to know the default file system
     outside = [path for path in asked if not path.startswith(root) or {"..", "."} & set(path.split("/"))]
     print(json.dumps({"topics": found, "outside": outside[:20]}))
