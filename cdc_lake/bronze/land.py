@@ -56,9 +56,10 @@ _LEFT_OUT_WARNING = (
 def land_next(run: Landing) -> bool:
     """Land the next batch of the topic in one commit. Returns whether there are more records."""
     done, storage = run.done, Storage(run.spark)
+    if not done.batches:
+        run.bronze.run.lake.check_is_in_no_table(storage, "bronze", done.table)
     progress = stored_progress(run)
     if progress is None:
-        run.bronze.run.lake.check_is_in_no_table(storage, "bronze", done.table)
         check_holds_no_tables(storage, run.table.path, done.table)
         others = run.bronze.collisions.get(done.table, {})
         check_catalog_name(run.bronze.run.lake, storage, "bronze", done.table, others)

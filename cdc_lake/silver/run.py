@@ -136,12 +136,14 @@ class _SilverWork(Work):
         bronze = lake.bronze(spark, target.topic)
         landed = progress_of(bronze)
         storage = Storage(spark)
+        if not done.batches:
+            for layer in ("silver", "side"):
+                lake.check_is_in_no_table(storage, layer, target.name)
         silver = target.open(spark)
         leases.recover(silver, done)
         progress = _progress(silver, done)
         if progress is None:
-            for layer, path in (("silver", target.path), ("side", target.side)):
-                lake.check_is_in_no_table(storage, layer, target.name)
+            for path in (target.path, target.side):
                 check_holds_no_tables(storage, path, done.table)
             check_catalog_name(lake, storage, "silver", done.table, self.collisions.get(done.table, {}))
         reached = bronze.reached_by(progress, landed)
