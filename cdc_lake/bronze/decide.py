@@ -166,7 +166,7 @@ def bronze_rows(records: DataFrame, *, batch: int, generation: int, ingest_date:
 
 @built_once
 def _columns_of_records(generation: int, late: bool) -> dict[str, Column]:
-    """Bronze's columns that do not depend on the commit."""
+    """Bronze's columns, of which the commit's own are only placeholders."""
     own = {
         "generation": F.lit(generation),
         "kafka_timestamp": F.coalesce("timestamp", F.timestamp_millis(F.lit(NO_TIMESTAMP_MS))),

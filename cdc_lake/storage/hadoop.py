@@ -18,7 +18,7 @@ from cdc_lake.aws import S3_SCHEMES
 from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.storage.exhaustion import exhaustion_error
 from cdc_lake.storage.files import NO_ACCESS, Files, draft_of, is_draft, removed_on_failure, write_whole
-from cdc_lake.storage.local import CHECKSUM, local_path
+from cdc_lake.storage.local import local_names, local_path
 from cdc_lake.storage.s3 import ConditionalPuts
 
 _WHOLE_OBJECTS = (*S3_SCHEMES, "gs")
@@ -109,7 +109,7 @@ class Storage(Files):
         """Names of a folder's entries, sorted; empty if the folder does not exist."""
         if local := self._local(folder):
             try:
-                return sorted(name for name in os.listdir(local) if not CHECKSUM.fullmatch(name))
+                return local_names(local)
             except FileNotFoundError:
                 return []
         return sorted(status.getPath().getName() for status in self._listed(folder))
@@ -293,7 +293,7 @@ class Storage(Files):
     @cached_property
     def _is_local_by_default(self) -> bool:
         """Whether paths without a scheme are local."""
-        return self._scheme("/") == "file"
+        return bool(self._path("/").getFileSystem(self._conf).getUri().getScheme() == "file")
 
     def _publish(self, draft: str, path: str) -> None:
         fs = self._fs(path)

@@ -10,13 +10,22 @@ from cdc_lake.errors import ConfigError
 from cdc_lake.storage.exhaustion import exhaustion_error
 from cdc_lake.storage.files import NO_ACCESS, Files, is_draft, write_whole
 
-CHECKSUM = re.compile(r"\..+\.crc")
+_CHECKSUM = re.compile(r"\..+\.crc")
 """Names of checksum files, which Hadoop writes and hides."""
 
 
 def local_path(path: str) -> Path:
     """The local path of a Hadoop path, which does not use percent-encoding."""
     return Path(re.sub("^file:(//)?", "", path))
+
+
+def local_names(folder: Path) -> list[str]:
+    """Names of a folder's entries without checksums, sorted.
+
+    Raises:
+        OSError: it does not exist, or cannot be listed.
+    """
+    return sorted(name for name in os.listdir(folder) if not _CHECKSUM.fullmatch(name))
 
 
 class LocalFiles(Files):
@@ -38,10 +47,9 @@ class LocalFiles(Files):
     def names(self, folder: str) -> list[str]:
         """See `Files`. Checksums are hidden, and a folder that cannot be read is empty."""
         try:
-            names = os.listdir(local_path(folder))
+            return [name for name in local_names(local_path(folder)) if not is_draft(name)]
         except OSError:
             return []
-        return sorted(name for name in names if not (is_draft(name) or CHECKSUM.fullmatch(name)))
 
     def read_bytes(self, path: str) -> bytes | None:
         """See `Files`."""

@@ -74,8 +74,7 @@ def test_schema_names_in_headers_open_no_other_file(
 
     assert done.error is None
     assert done.rows == {"read": 2 * len(headers), "ok": len(headers), "quarantined": len(headers), "control": 0}
-    assert {path for path in asked if not path.startswith(str(tmp_path))} <= {"/"}  # to know the default file system
-    assert [path for path in asked if "/../" in path or path.endswith("..")] == []
+    assert [path for path in asked if not path.startswith(str(tmp_path)) or "/../" in path or path.endswith("..")] == []
     assert lake.fold().keys() == {100 + number for number in range(len(headers))}
 
 

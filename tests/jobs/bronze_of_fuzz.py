@@ -109,6 +109,5 @@ if __name__ == "__main__":
         if name in only or only == [""]:
             found[name] = land(name, sent, Library(), config, patched(settings, schemas if name == "bare" else {}))
     root = f"{config.lake.root}/"
-    asked.discard("/")  # to know the default file system
     outside = [path for path in asked if not path.startswith(root) or {"..", "."} & set(path.split("/"))]
     print(json.dumps({"topics": found, "outside": outside[:20]}))
