@@ -33,6 +33,7 @@ from cdc_lake.runs.report import Report
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.silver.run import run_silver
 from cdc_lake.sources.logs import RECORD_COLUMNS, Span, TopicLog
+from cdc_lake.spark.arrow_stage import from_rows
 from cdc_lake.spark.session import build_session
 
 MODELS: Final = Path(__file__).with_name("recording")
@@ -89,7 +90,7 @@ class RecordedTopic:
             for r in self._records
             if spans[r.partition].start <= r.offset < spans[r.partition].end
         ]
-        return spark.createDataFrame(rows, RECORD_COLUMNS)
+        return from_rows(spark, rows, RECORD_COLUMNS)
 
     def read_around(
         self, spark: SparkSession, topic: str, spans: Mapping[int, Span]

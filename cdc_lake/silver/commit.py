@@ -1,7 +1,9 @@
 """Commits one batch to silver: merges or appends its rows, and widens columns first if the batch needs it."""
 
 from contextlib import ExitStack
+from dataclasses import replace
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from cdc_lake import failpoints
@@ -47,7 +49,8 @@ def commit_batch(
         is_at_end = last == bronze.landed.commit
         if run.settings.merge.mode == "append" and (run.is_comparison or (progress.again and is_at_end)):
             next_progress = next_progress.model_copy(update={"again": ahead(run, bronze.landed)})
-    rows = run.bronze.where(F.col("batch").between(first, last) & (F.col("status") == "ok"))
+    landed = _few_rows_of(last, run, progress, bronze) if is_small and first == last else None
+    rows = (landed or run.bronze).where(F.col("batch").between(first, last) & (F.col("status") == "ok"))
     with ExitStack() as cached:
         if is_small:
             # Each action on uncached rows searches Delta's log for their files again. With many rows, that costs less
@@ -57,6 +60,14 @@ def commit_batch(
         with run.done.phase("read"):
             total = batch.counts.total
         return _commit(batch, next_progress) if total else _skip(run, progress, next_progress)
+
+
+def _few_rows_of(number: int, run: SilverRun, progress: SilverProgress | None, bronze: BronzeState) -> DataFrame | None:
+    """The rows of bronze's newest batch from its own files; none if it is another batch, or bronze changed since."""
+    added = bronze.table.added_by(number, run.bronze)
+    if added is None:
+        return None
+    return replace(run, bronze=added).with_current_key(progress.key_from if progress else None).bronze
 
 
 def _commit(batch: Batch, next_progress: SilverProgress) -> SilverProgress | None:

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from threading import Lock
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType, _parse_datatype_string
 from pyspark.sql.udf import PythonEvalType, UserDefinedFunction  # type: ignore[attr-defined]
 
 from cdc_lake.spark import versions
@@ -50,11 +51,27 @@ def map_in_arrow(rows: DataFrame, function: Function, schema: StructType | str) 
 
 def map_in_driver(rows: DataFrame, function: Function, schema: StructType) -> DataFrame:
     """As `map_in_arrow`, at once and in the driver, which saves the Python worker; for few rows, in one partition."""
-    jvm: Any = rows.sparkSession._jvm
-    made = [batch.serialize().to_pybytes() for batch in function(rows._collect_as_arrow())]
-    batches = jvm.PythonUtils.toSeq(made).iterator()
-    found = jvm.PythonSQLUtils.toDataFrame(batches, schema.json(), rows.sparkSession._jsparkSession)
-    return DataFrame(found, rows.sparkSession)
+    return _from_arrow(rows.sparkSession, function(rows._collect_as_arrow()), schema)
+
+
+def from_rows(spark: SparkSession, rows: Iterable[tuple[object, ...]], columns: str) -> DataFrame:
+    """As `createDataFrame`, but without a Python worker in each job.
+
+    Args:
+        rows: the values of each row.
+        columns: their names and Spark types.
+    """
+    schema = cast("StructType", _parse_datatype_string(columns))
+    several = zip(*rows, strict=True)
+    arrays = [pa.array(values, one.type) for values, one in zip(several, to_arrow_schema(schema), strict=False)]
+    batches = [pa.record_batch(arrays, schema.names)] if arrays else []
+    return _from_arrow(spark, batches, schema)
+
+
+def _from_arrow(spark: SparkSession, batches: Iterable[pa.RecordBatch], schema: StructType) -> DataFrame:
+    jvm: Any = spark._jvm
+    serialized = jvm.PythonUtils.toSeq([batch.serialize().to_pybytes() for batch in batches]).iterator()
+    return DataFrame(jvm.PythonSQLUtils.toDataFrame(serialized, schema.json(), spark._jsparkSession), spark)
 
 
 def in_driver(rows: DataFrame) -> DataFrame:

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from cdc_lake.columns import DELETE, KEEP, KEY, quoted
 from cdc_lake.config import DeletionVectors
-from cdc_lake.errors import TableLockedError
+from cdc_lake.errors import ExpiredError, TableLockedError
 from cdc_lake.partitioning import PartitionField
 from cdc_lake.spark.expressions import built_once
 from cdc_lake.storage.hadoop import Storage
@@ -36,6 +36,8 @@ from cdc_lake.tables.partitions import partition_columns, with_partitions
 from cdc_lake.tables.progress import DerivedProgress
 
 _CHANGE_COLUMNS = (KEY, KEEP, DELETE)
+_COLUMN_MAPPING = "delta.columnMapping.mode"
+"""A property with which data files may have other column names than the table."""
 
 
 class DeltaLakeTable(Generic[P]):
@@ -196,6 +198,27 @@ class DeltaLakeTable(Generic[P]):
             return before, after
         gone, new = ([file.path for file in found] for found in files)
         return self._in_files(gone, before), self._in_files(new, after)
+
+    def added_by(self, commit: int, like: DataFrame) -> DataFrame | None:
+        """The rows that cdc_lake's commit with a number added; partition columns are null. None if other commits
+        followed it, or it removed rows.
+
+        It reads these files only; Delta would also read the log's state, which takes longer than a few rows.
+
+        Args:
+            like: rows of the table with the columns to return.
+        """
+        known = self._commits.progress_of(commit)
+        version = self._commits.seen().version()
+        if known is None or self._commits.own != version or self._commits.properties([_COLUMN_MAPPING]):
+            return None
+        files = self._commits.changed_files(version - 1, version)
+        if files.gone or files.has_deletion_vectors:
+            return None
+        try:
+            return self._in_files([file.path for file in files.new], like)
+        except ExpiredError:  # a file is missing, and Delta's own read says which
+            return None
 
     def _at(self, version: int) -> DataFrame:
         try:

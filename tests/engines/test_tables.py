@@ -460,6 +460,39 @@ def test_properties_override_defaults_and_follow_the_settings(spark: SparkSessio
     assert progress is not None and progress.commit == 2
 
 
+@pytest.mark.core
+def test_rows_of_the_newest_commit_are_read_from_its_files(copied: DeltaLakeTable) -> None:
+    found = copied.added_by(3, copied.read())
+
+    assert found is not None
+    assert [row["id"] for row in found.collect()] == [3]
+    assert copied.added_by(2, copied.read()) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "INSERT INTO {} VALUES (4, 40, 'by another')",
+        "DELETE FROM {} WHERE id = 3",
+        "OPTIMIZE {}",
+        "ALTER TABLE {} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
+    ],
+)
+@pytest.mark.core
+def test_rows_of_a_commit_before_changes_by_others_are_not(
+    spark: SparkSession, copied: DeltaLakeTable, change: str
+) -> None:
+    spark.sql(change.format(f"delta.`{copied.path}`")).collect()
+
+    assert copied.added_by(3, copied.read()) is None
+
+
+def test_rows_of_a_commit_that_removes_rows_are_not(spark: SparkSession, copied: DeltaLakeTable) -> None:
+    copied.overwrite(rows(spark, 3, 4), bronze(4))
+
+    assert copied.added_by(4, copied.read()) is None
+
+
 @pytest.mark.parametrize("has_checksum", [True, False])
 def test_size_takes_jobs_only_without_a_checksum(
     spark: SparkSession, copied: DeltaLakeTable, has_checksum: bool

@@ -7,13 +7,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdc_lake.decode.identity import Identity
 from cdc_lake.sources.logs import RECORD_COLUMNS, Span, TopicLog
+from cdc_lake.spark.arrow_stage import from_rows
 from support.events import Record
 
 
 def kafka(spark: SparkSession, records: Iterable[Record]) -> DataFrame:
     """Records as Spark's Kafka source gives them."""
     rows = [(r.key, r.value, r.topic, r.partition, r.offset, r.timestamp, r.headers) for r in records]
-    return spark.createDataFrame(rows, RECORD_COLUMNS)
+    return from_rows(spark, rows, RECORD_COLUMNS)
 
 
 @dataclass
