@@ -94,7 +94,7 @@ bench-profile: setup ## Show where CPU time goes: stages, threads, phases
 bench-growth: setup ## Merge into tables of a million rows, and of ten (15 minutes)
 	python -m benchmarks.growth
 
-bench-quick: setup ## Compare cdc_lake with a textbook pipeline (12 minutes)
+bench-quick: setup ## Compare cdc_lake with a textbook pipeline (8 minutes)
 	python -m benchmarks.quick
 
 record: setup ## Record what converters send, for the tests (4 minutes)

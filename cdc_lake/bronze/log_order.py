@@ -120,8 +120,12 @@ def _own_log_ts(seed: Column) -> Column:
 
 
 def _seed(before: Mapping[int, LastRecord]) -> Column:
-    known = [F.when(F.col("partition") == partition, _seed_of(one)) for partition, one in before.items()]
-    return F.coalesce(*known, F.lit(None).cast(_SEED_TYPE))
+    """The last record of each row's partition, from a map, because plans with literal numbers are compiled again."""
+    if not before:
+        return F.lit(None).cast(_SEED_TYPE)
+    return F.create_map(*(part for number, one in before.items() for part in (F.lit(number), _seed_of(one))))[
+        F.col("partition")
+    ]
 
 
 def _seed_of(one: LastRecord) -> Column:

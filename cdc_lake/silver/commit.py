@@ -17,6 +17,7 @@ from cdc_lake.silver.merge import fold_events
 from cdc_lake.silver.next_batch import BronzeState
 from cdc_lake.silver.reader import BatchSchemas
 from cdc_lake.silver.table_run import SilverRun
+from cdc_lake.spark.expressions import of_batch
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.delta_properties import first_with_statistics
 from cdc_lake.tables.progress import SilverProgress
@@ -49,8 +50,7 @@ def commit_batch(
         is_at_end = last == bronze.landed.commit
         if run.settings.merge.mode == "append" and (run.is_comparison or (progress.again and is_at_end)):
             next_progress = next_progress.model_copy(update={"again": ahead(run, bronze.landed)})
-    landed = _few_rows_of(last, run, progress, bronze) if is_small and first == last else None
-    rows = (landed or run.bronze).where(F.col("batch").between(first, last) & (F.col("status") == "ok"))
+    rows = _landed(run, first, last, progress, bronze).where(F.col("status") == "ok")
     with ExitStack() as cached:
         if is_small:
             # Each action on uncached rows searches Delta's log for their files again. With many rows, that costs less
@@ -62,12 +62,13 @@ def commit_batch(
         return _commit(batch, next_progress) if total else _skip(run, progress, next_progress)
 
 
-def _few_rows_of(number: int, run: SilverRun, progress: SilverProgress | None, bronze: BronzeState) -> DataFrame | None:
-    """The rows of bronze's newest batch from its own files; none if it is another batch, or bronze changed since."""
-    added = bronze.table.added_by(number, run.bronze)
+def _landed(run: SilverRun, first: int, last: int, progress: SilverProgress | None, bronze: BronzeState) -> DataFrame:
+    """The rows of bronze's batches; those of the newest batch from its own files, if bronze has not changed since."""
+    added = bronze.table.added_by(last, run.bronze) if first == last else None
     if added is None:
-        return None
-    return replace(run, bronze=added).with_current_key(progress.key_from if progress else None).bronze
+        return run.bronze.where(F.col("batch").between(first, last))
+    own = replace(run, bronze=added).with_current_key(progress.key_from if progress else None)
+    return own.bronze.where(F.col("batch") == of_batch(last, F.col("partition")))
 
 
 def _commit(batch: Batch, next_progress: SilverProgress) -> SilverProgress | None:

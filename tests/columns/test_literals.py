@@ -12,6 +12,7 @@ from support.events import Topic
 from support.lake import decided, in_log_order
 
 from cdc_lake.bronze.decide import bronze_rows
+from cdc_lake.bronze.log_order import LastRecord
 from cdc_lake.fold.stream import PIECES
 from cdc_lake.silver.rows import INHERITED_COLUMNS, RowSchema, changes
 from cdc_lake.spark.expressions import built_once, of_batch
@@ -41,7 +42,8 @@ def generated(rows: DataFrame) -> list[str]:
 
 def in_bronze(spark: SparkSession, batch: int) -> DataFrame:
     topic = Topic({"name": "string"})
-    rows = in_log_order(decided(spark, topic.registry, [topic.change("c", 1, {"name": "x"})]))
+    records = [topic.change("c", 1, {"name": "x"}), topic.tombstone(1)]
+    rows = in_log_order(decided(spark, topic.registry, records), {0: LastRecord(batch, batch)})
     return bronze_rows(rows, batch=batch, generation=0, ingest_date=date(2026, 1, 1))
 
 
