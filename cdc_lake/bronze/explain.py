@@ -19,6 +19,7 @@ from cdc_lake.decode.records import WriterSchema
 from cdc_lake.decode.schema_texts import compact
 from cdc_lake.decode.trees import Tree, decimal_size, fields, is_decimal, non_null, type_name
 from cdc_lake.lake.schema_files import SchemaFiles
+from cdc_lake.spark.arrow_stage import from_rows
 
 _EXPLAINED_ROWS, _EXPLAINED_BYTES = 100, 256 << 10
 """The driver reads this many undecodable records of a batch again, up to this size, to find the exact reason."""
@@ -44,7 +45,7 @@ def with_reasons(rows: DataFrame, schemas: SchemaFiles, frames: Collection[str])
         reasons.append((row["partition"], row["offset"], f"{side}: {reason(schema, bytes(row[side]))}"))
     if not reasons:
         return rows
-    known = rows.sparkSession.createDataFrame(reasons, "partition int, offset bigint, reason string")
+    known = from_rows(rows.sparkSession, reasons, "partition int, offset bigint, reason string")
     message = F.coalesce("reason", F.col("error.message"))
     error = F.when(F.col("error").isNotNull(), F.col("error").withField("message", message))
     joined = rows.join(F.broadcast(known), ["partition", "offset"], how="left")

@@ -21,6 +21,7 @@ from cdc_lake.columns import DELETED, SILVER_META, quoted
 from cdc_lake.config.gold_models import GoldModel
 from cdc_lake.errors import CdcLakeError, ModelError
 from cdc_lake.runs.errors import first_line
+from cdc_lake.spark.arrow_stage import from_rows
 from cdc_lake.spark.user_sql import parser, starts_a_program
 from cdc_lake.tables.contract import Table
 from cdc_lake.tables.damage import damage_error
@@ -111,7 +112,7 @@ class Query:
         found = {}
         for alias, source in self.model.header.files.items():
             texts = ", ".join(f"{quoted(name)} string" for name in source.columns)
-            rows = self.session.createDataFrame(list(self.model.files[alias]), texts)
+            rows = from_rows(self.session, self.model.files[alias], texts)
             with translated_errors(self.model):
                 typed = (_typed(source.file, name, kind).alias(name) for name, kind in source.columns.items())
                 found[alias] = rows.select(*typed)

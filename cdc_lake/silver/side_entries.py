@@ -21,6 +21,7 @@ from cdc_lake.columns import (
 )
 from cdc_lake.fold.rules import TRUNCATE, Order, State
 from cdc_lake.fold.table_events import KafkaPosition, TableEvents
+from cdc_lake.spark.arrow_stage import from_rows
 from cdc_lake.spark.expressions import of_batch
 
 
@@ -84,7 +85,8 @@ def table_entries(spark: SparkSession, before: TableEvents, after: TableEvents) 
         rows.append((TABLE_ENTRY, SNAPSHOT_ID, None, after.snapshot, None, after.snapshot is None))
     if not rows:
         return None
-    return spark.createDataFrame(
+    return from_rows(
+        spark,
         rows,
         f"kind string, id string, {ORDER} {ORDER_TYPE}, {KAFKA} {KAFKA_TYPE}, {SEEN} {KAFKA_TYPE}, {DELETE} boolean",
     )

@@ -22,6 +22,7 @@ from cdc_lake.sources.file_headers import FileHeaders, unreadable_error
 from cdc_lake.sources.file_names import HIDDEN, TopicFile, topic_files, with_following
 from cdc_lake.sources.file_rows import FileRows
 from cdc_lake.sources.logs import Span, TopicLog, count_offsets
+from cdc_lake.spark.arrow_stage import from_rows
 from cdc_lake.storage.hadoop import Storage, translated
 
 KeySchema = Callable[[str], str | None]
@@ -167,7 +168,8 @@ def _with_offsets(rows: DataFrame, files: Sequence[tuple[TopicFile, int | None]]
     Args:
         files: the rows' files, each with the first offset of the next one.
     """
-    named = rows.sparkSession.createDataFrame(
+    named = from_rows(
+        rows.sparkSession,
         [(file.name, file.partition, file.start, following) for file, following in files],
         "name string, partition int, start bigint, following bigint",
     )

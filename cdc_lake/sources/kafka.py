@@ -20,6 +20,7 @@ from cdc_lake.brokers import Admin, BrokerLogin, permanent_error
 from cdc_lake.decode.identity import NO_TIMESTAMP_MS, Identity
 from cdc_lake.errors import CdcLakeError
 from cdc_lake.sources.logs import RECORD_COLUMNS, Span, TopicLog
+from cdc_lake.spark.arrow_stage import from_rows
 
 _INTERNAL_PREFIXES = ("__", "_connect_", "_schemas")
 _FETCH = {
@@ -129,8 +130,8 @@ class Broker:
                 few[partition] = Span(span.start, _offset(r) + 1)
                 left_bytes -= len(key or b"") + len(value or b"")
                 if left_bytes <= 0 or len(rows) == _FEW_RECORDS:
-                    return few, spark.createDataFrame(rows, RECORD_COLUMNS)
-        return few, spark.createDataFrame(rows, RECORD_COLUMNS)
+                    return few, from_rows(spark, rows, RECORD_COLUMNS)
+        return few, from_rows(spark, rows, RECORD_COLUMNS)
 
     def offsets_at(self, log: TopicLog, timestamp_ms: int) -> dict[int, int]:
         """See `TopicSource`."""

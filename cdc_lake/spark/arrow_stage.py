@@ -62,10 +62,8 @@ def from_rows(spark: SparkSession, rows: Iterable[tuple[object, ...]], columns: 
         columns: their names and Spark types.
     """
     schema = cast("StructType", _parse_datatype_string(columns))
-    several = zip(*rows, strict=True)
-    arrays = [pa.array(values, one.type) for values, one in zip(several, to_arrow_schema(schema), strict=False)]
-    batches = [pa.record_batch(arrays, schema.names)] if arrays else []
-    return _from_arrow(spark, batches, schema)
+    structs = pa.array(list(rows), pa.struct(list(to_arrow_schema(schema))))
+    return _from_arrow(spark, [pa.RecordBatch.from_struct_array(structs)], schema)
 
 
 def _from_arrow(spark: SparkSession, batches: Iterable[pa.RecordBatch], schema: StructType) -> DataFrame:
