@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from cdc_lake.bronze.log_order import LastRecord
+from cdc_lake.bronze.log_order import LastRecord, by_partition
 from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.sources.logs import Span
 from cdc_lake.tables.progress import BronzeProgress
@@ -51,13 +51,9 @@ def records_there(table: BronzeTable, generation: int, spans: Mapping[int, Span]
 
 def records_around(table: BronzeTable, generation: int, spans: Mapping[int, Span]) -> dict[int, LastRecord]:
     """The records in bronze right before and right after ranges of offsets."""
-    starts, ends = ({p: getattr(span, end) for p, span in spans.items()} for end in ("start", "end"))
-
-    def of(offsets: Mapping[int, int]) -> Column:
-        return F.create_map(*(F.lit(n) for pair in offsets.items() for n in pair))[F.col("partition")]
-
+    start, end = (by_partition({p: F.lit(getattr(span, at)) for p, span in spans.items()}) for at in ("start", "end"))
     is_of_it = F.col("generation") == generation
-    is_before, is_behind = is_of_it & (F.col("offset") < of(starts)), is_of_it & (F.col("offset") >= of(ends))
+    is_before, is_behind = is_of_it & (F.col("offset") < start), is_of_it & (F.col("offset") >= end)
     rows = table.read().where((F.col("generation") <= generation) & F.col("partition").isin(*spans))
     last = F.when(is_before, F.struct("offset", "raw_key", "op", "status"))
     found = rows.groupBy("partition").agg(

@@ -85,6 +85,16 @@ def log_order(records: DataFrame, before: Mapping[int, LastRecord], *, has_tombs
     return found.where(F.col(KNOWN_LOG_TS).isNull()).drop(KNOWN_LOG_TS) if is_again else found
 
 
+def by_partition(values: Mapping[int, Column]) -> Column:
+    """The value for each row's partition, from a map: a plan with the numbers in its code would be compiled again.
+
+    Args:
+        values: literals, at least one.
+    """
+    pairs = (part for number, value in values.items() for part in (F.lit(number), value))
+    return F.create_map(*pairs)[F.col("partition")]
+
+
 def with_log_order(
     records: DataFrame, before: Mapping[int, LastRecord], others: DataFrame | None, *, only: bool = False
 ) -> DataFrame:
@@ -120,12 +130,9 @@ def _own_log_ts(seed: Column) -> Column:
 
 
 def _seed(before: Mapping[int, LastRecord]) -> Column:
-    """The last record of each row's partition, from a map, because plans with literal numbers are compiled again."""
-    if not before:
-        return F.lit(None).cast(_SEED_TYPE)
-    return F.create_map(*(part for number, one in before.items() for part in (F.lit(number), _seed_of(one))))[
-        F.col("partition")
-    ]
+    """The last record of each row's partition."""
+    known = {partition: _seed_of(one) for partition, one in before.items()}
+    return by_partition(known) if known else F.lit(None).cast(_SEED_TYPE)
 
 
 def _seed_of(one: LastRecord) -> Column:

@@ -53,8 +53,8 @@ def commit_batch(
     rows = _landed(run, first, last, progress, bronze).where(F.col("status") == "ok")
     with ExitStack() as cached:
         if is_small:
-            # Each action on uncached rows searches Delta's log for their files again. With many rows, that costs less
-            # than caching all columns.
+            # Each action on uncached rows plans and reads them again. With many rows, that costs less than caching all
+            # columns.
             cached.callback(rows.persist().unpersist)
         batch = Batch(run, first, last, progress, rows, is_small)
         with run.done.phase("read"):
@@ -64,7 +64,8 @@ def commit_batch(
 
 def _landed(run: SilverRun, first: int, last: int, progress: SilverProgress | None, bronze: BronzeState) -> DataFrame:
     """The rows of bronze's batches; those of the newest batch from its own files, if bronze has not changed since."""
-    added = bronze.table.added_by(last, run.bronze) if first == last else None
+    is_newest = first == last == bronze.landed.commit
+    added = bronze.table.added_by(last, run.bronze) if is_newest else None
     if added is None:
         return run.bronze.where(F.col("batch").between(first, last))
     own = replace(run, bronze=added).with_current_key(progress.key_from if progress else None)
