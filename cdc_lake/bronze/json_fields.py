@@ -33,9 +33,9 @@ _BEYOND = "beyond"
 _NAMES = "array<string>"
 
 
-def fields_by_reference() -> Column:
+def fields_by_reference(most: int) -> Column:
     """As an aggregate, the fields of JSON without a schema: array<struct<reference: string, name: string>>, the lowest,
-    up to one more than a batch may have.
+    up to `most`.
 
     Columns in: `value_names`, `value_reference`.
     """
@@ -45,7 +45,7 @@ def fields_by_reference() -> Column:
         names = F.from_json(one["value_names"], _NAMES)
         return F.transform(names, lambda name: F.struct(one["value_reference"].alias("reference"), name.alias("name")))
 
-    return F.slice(F.sort_array(F.array_distinct(F.flatten(F.transform(sets, pairs)))), 1, MAX_FIELDS + 1)
+    return F.slice(F.sort_array(F.array_distinct(F.flatten(F.transform(sets, pairs)))), 1, most)
 
 
 def by_reference(pairs: Iterable[Row]) -> dict[str, set[str]]:

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.bronze.decide import with_decision
 from cdc_lake.bronze.frames import with_frames, with_references, with_unpacked_bytes
-from cdc_lake.bronze.json_fields import JsonFields, by_reference, fields_by_reference, in_hudi
+from cdc_lake.bronze.json_fields import MAX_FIELDS, JsonFields, by_reference, fields_by_reference, in_hudi
 from cdc_lake.bronze.primary_key import primary_key
 from cdc_lake.bronze.references import Names, Resolution, resolve
 from cdc_lake.bronze.schema_source import SchemaSource
@@ -113,8 +113,12 @@ def _persist(records: DataFrame) -> tuple[DataFrame, ScanSummary]:
 
 
 @built_once
-def _totals(*, has_unpacked: bool, has_names: bool) -> Sequence[Column]:
-    """The aggregates of a `ScanSummary`, of one partition."""
+def _totals(layouts: int, ids: int, fields: int, *, has_unpacked: bool, has_names: bool) -> Sequence[Column]:
+    """The aggregates of a `ScanSummary`, of one partition.
+
+    Args:
+        layouts, ids, fields: how many of each to return at most.
+    """
     sets = {f"{side}_{what}": F.collect_set(f"{side}_{what}") for side in SIDES for what in ("reference", "framing")}
     references = {f"{side}_reference" for side in SIDES}
     return (
@@ -125,14 +129,19 @@ def _totals(*, has_unpacked: bool, has_names: bool) -> Sequence[Column]:
         F.count_if("is_tombstone").alias("tombstones"),
         F.min_by("is_tombstone", "offset").alias("first_is_tombstone"),
         F.max_by(F.when(F.col("too_large").isNull(), identity("timestamp", "key", "value")), "offset").alias("last"),
-        *((_lowest(column) if name in references else column).alias(name) for name, column in sets.items()),
-        (fields_by_reference() if has_names else F.array()).alias("fields"),
+        *(
+            (_lowest(column, layouts, ids) if name in references else column).alias(name)
+            for name, column in sets.items()
+        ),
+        (fields_by_reference(fields) if has_names else F.array()).alias("fields"),
     )
 
 
 def _summarize(records: DataFrame) -> ScanSummary:
     columns = records.columns
-    totals = _totals(has_unpacked="unpacked_bytes" in columns, has_names="value_names" in columns)
+    # One more than a batch may have shows that it has too many.
+    most = (limit + 1 for limit in (MAX_LAYOUTS, MAX_IDS, MAX_FIELDS))
+    totals = _totals(*most, has_unpacked="unpacked_bytes" in columns, has_names="value_names" in columns)
     found = records.groupBy("partition").agg(*totals).collect()
     return ScanSummary(
         total=sum(row["total"] for row in found),
@@ -148,11 +157,11 @@ def _summarize(records: DataFrame) -> ScanSummary:
     )
 
 
-def _lowest(references: Column) -> Column:
-    """Of distinct references the lowest: for each limit of a batch, one more than it allows."""
+def _lowest(references: Column, most_layouts: int, most_ids: int) -> Column:
+    """Of distinct references the lowest."""
     layouts, ids = F.filter(references, _is_layout), F.filter(references, lambda one: ~_is_layout(one))
-    limited = ((layouts, MAX_LAYOUTS), (ids, MAX_IDS))
-    return F.concat(*(F.slice(F.sort_array(several), 1, most + 1) for several, most in limited))
+    limited = ((layouts, most_layouts), (ids, most_ids))
+    return F.concat(*(F.slice(F.sort_array(several), 1, most) for several, most in limited))
 
 
 def _is_layout(reference: Column) -> Column:

@@ -169,7 +169,8 @@ def plain(lake: Lake, key: int, **more: Any) -> None:
 def test_json_fields_beyond_the_limit_are_replayed_later(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_fields, "MAX_FIELDS", 4)
+    for module in (json_fields, schema_resolution):
+        monkeypatch.setattr(module, "MAX_FIELDS", 4)
     settings: dict[str, Any] = {
         "key": {"wire_format": "json"},
         "value": {"wire_format": "json", "columns": {"id": "int", "z": "int"}},
