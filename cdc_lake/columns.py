@@ -33,8 +33,6 @@ BRONZE = {
     "raw_value": "binary",  # Bytes of the value.
 }
 """Bronze's columns and their types. Changes of a source do not alter them."""
-TYPED = ("before", "after")
-"""Further columns of tables with `value.decoded: true`: the rows as structs, whose fields follow the source."""
 BRONZE_STATISTICS = ("batch", "partition", "offset", "log_ts", "status", "key", "source_ts_ms")
 
 KAFKA = "__kafka"

@@ -3,7 +3,7 @@
 No record is lost or changed: a record that does not decode becomes a quarantined row with its bytes and the reason.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from datetime import date
 from functools import partial
 
@@ -12,9 +12,8 @@ from pyspark.sql import functions as F
 
 from cdc_lake.bronze.frames import about
 from cdc_lake.bronze.sequence import in_sequence
-from cdc_lake.bronze.typed_rows import TypedRow
 from cdc_lake.bronze.usable_schemas import MAX_IDS, MAX_LAYOUTS, Schemas
-from cdc_lake.columns import BRONZE, TYPED
+from cdc_lake.columns import BRONZE
 from cdc_lake.decode import framing
 from cdc_lake.decode.envelope import (
     ROW_OPS,
@@ -38,7 +37,7 @@ from cdc_lake.decode.records import (
     with_decoded_keys,
     with_decoded_values,
 )
-from cdc_lake.decode.trees import Tree, fields
+from cdc_lake.decode.trees import fields
 from cdc_lake.decode.types import is_garbled, value_problem
 from cdc_lake.spark.expressions import built_once, of_batch
 
@@ -62,7 +61,6 @@ def with_decision(
     keys: Schemas,
     values: Schemas,
     frames: Collection[str],
-    typed: TypedRow | None = None,
     *,
     key_columns: Sequence[str] | None = (),
     sequence_by: str | None = None,
@@ -73,12 +71,11 @@ def with_decision(
         records: the columns of `with_references`.
         keys, values: the schemas of their references.
         frames: the frames of the records.
-        typed: the fields of `before` and `after`, if bronze stores them.
         key_columns: the row's columns that form the key; empty if Kafka's key does, None if rows have no key.
         sequence_by: the row's column that replaces the source's log position.
 
     Columns out: all, and `status`, `error`, `op`, `source_ts_ms`, `source_position`, `position_domain`, `snapshot`,
-    `transaction_id`, `canonical_key`, `key_schema`, `value_schema`; `before`, `after` struct, if `typed`.
+    `transaction_id`, `canonical_key`, `key_schema`, `value_schema`.
     """
     bodies = {side: framing.body(F.col(side), F.col(f"{side}_framing"), frames) for side in ("key", "value")}
     records, key_layouts = with_decoded_keys(records, keys.known, body=bodies["key"], named=F.col("key_reference"))
@@ -87,7 +84,7 @@ def with_decision(
         values.known,
         body=bodies["value"],
         named=F.col("value_reference"),
-        before=None if typed is not None or key_columns is None else (*key_columns, *filter(None, [sequence_by])),
+        before=None if key_columns is None else (*key_columns, *filter(None, [sequence_by])),
     )
     value_result = value_layouts.chosen(partial(_value_result, sequence_by=sequence_by))
     records = records.withColumns(
@@ -108,7 +105,6 @@ def with_decision(
     return records.select(
         *(name for name in records.columns if not name.startswith(("__key_", "__value_")) and name != "sent_op"),
         *_decided_columns(),
-        *(_typed_rows(value_layouts, typed) if typed else ()),
     ).drop("problem", "is_control")
 
 
@@ -161,7 +157,7 @@ def bronze_rows(records: DataFrame, *, batch: int, generation: int, ingest_date:
         **_columns_of_records(generation, late),
         **{name: column.cast(BRONZE[name]).alias(name) for name, column in of_commit.items()},
     }
-    return records.select(*(columns[name] for name in BRONZE), *(name for name in TYPED if name in records.columns))
+    return records.select(*(columns[name] for name in BRONZE))
 
 
 @built_once
@@ -177,23 +173,6 @@ def _columns_of_records(generation: int, late: bool) -> dict[str, Column]:
         "raw_value": F.col("value"),
     }
     return {name: own.get(name, F.col(name)).cast(kind).alias(name) for name, kind in BRONZE.items()}
-
-
-def _typed_rows(layouts: DecodedLayouts, typed: TypedRow) -> Iterator[Column]:
-    is_ok, is_delete = F.col("status") == "ok", F.col("sent_op") == "d"
-    is_envelope = layouts.among(lambda tree: shape_of(tree) == "envelope")
-
-    def chosen(row: Callable[[Tree, Column], Column]) -> Column:
-        def made(one: DecodedLayout) -> Column | None:
-            if shape_of(one.tree) == "control":
-                return None
-            return typed.of(row_fields(one.tree), row(one.tree, one.value))
-
-        return layouts.chosen(made)
-
-    sides = {"before": (before_row_of, is_envelope | is_delete), "after": (row_of, ~is_delete)}
-    for name, (row, is_there) in sides.items():
-        yield F.when(is_ok & is_there, chosen(row)).cast(typed.type).alias(name)
 
 
 def _is_control(keys: DecodedLayouts, values: DecodedLayouts) -> Column:

@@ -26,7 +26,6 @@ from cdc_lake.bronze.schema_resolution import (
     decide,
     resolve_schemas,
     scan_records,
-    typed_row,
 )
 from cdc_lake.config import TableConfig
 from cdc_lake.errors import ConfigError, InfrastructureError, QualityGateError
@@ -110,8 +109,7 @@ def _land_batch(run: Landing, spans: Mapping[int, Span], before: BronzeProgress)
                 quarantine_unknown_ids=run.bronze.quarantine_unknown_ids,
             )
         with done.phase("decode"):
-            typed = typed_row(run.table, run.settings, resolved)
-            decided = decide(records, summary, resolved, typed, run.settings)
+            decided = decide(records, summary, resolved, run.settings)
             if is_little(rows=summary.total, stored_bytes=0) and summary.memory_bytes <= DRIVER_BYTES:
                 decided = in_driver(decided)
             # Others are not persisted: decoding twice is cheaper than caching the bytes again.
@@ -129,7 +127,6 @@ def _land_batch(run: Landing, spans: Mapping[int, Span], before: BronzeProgress)
             commit = run.table.append(
                 with_reasons(rows, run.bronze.schemas, summary.frames) if landed.has_errors else rows,
                 following,
-                adds_columns=typed is not None,
             )
         reach("bronze.after_append", batch=batch)
     done.count(read=summary.total, **counts)

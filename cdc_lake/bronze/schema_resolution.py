@@ -13,17 +13,15 @@ from cdc_lake.bronze.json_fields import MAX_FIELDS, JsonFields, by_reference, fi
 from cdc_lake.bronze.primary_key import primary_key
 from cdc_lake.bronze.references import Names, Resolution, resolve
 from cdc_lake.bronze.schema_source import SchemaSource
-from cdc_lake.bronze.typed_rows import TypedRow
 from cdc_lake.bronze.usable_schemas import MAX_IDS, MAX_LAYOUTS, Schemas
 from cdc_lake.config import TableConfig
 from cdc_lake.decode import json as json_format
 from cdc_lake.decode.column_mapping import ColumnMapping
-from cdc_lake.decode.envelope import is_of_signal_table, row_fields, shape_of
+from cdc_lake.decode.envelope import is_of_signal_table, shape_of
 from cdc_lake.decode.framing import COMMON, DECLARED, GLUE_ZLIB, JSON, NUMBERED, Side
 from cdc_lake.decode.identity import Identity, identity
 from cdc_lake.decode.key import key_fields, key_tree_from_row
 from cdc_lake.decode.types import stored_types
-from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.spark.expressions import built_once
 from cdc_lake.tables.progress import BronzeProgress
@@ -324,26 +322,13 @@ def _id_of(reference: Column) -> Column:
     return F.when(kind.isin(*NUMBERED), F.conv(found, 16, 10)).otherwise(found)
 
 
-def decide(
-    records: DataFrame, summary: ScanSummary, resolved: ResolvedSchemas, typed: TypedRow | None, settings: TableConfig
-) -> DataFrame:
+def decide(records: DataFrame, summary: ScanSummary, resolved: ResolvedSchemas, settings: TableConfig) -> DataFrame:
     """Decide the status of each record; see `with_decision`."""
     return with_decision(
         resolved.fields.applied(records),
         resolved.keys,
         resolved.values,
         summary.frames,
-        typed,
         key_columns=settings.key_of_rows,
         sequence_by=settings.merge.sequence_by,
     )
-
-
-def typed_row(table: BronzeTable, settings: TableConfig, resolved: ResolvedSchemas) -> TypedRow | None:
-    """The fields of bronze's `before` and `after`, with those that a batch adds; None without `value.decoded: true`."""
-    if not settings.value.decoded:
-        return None
-    found = TypedRow.stored(table.read().schema) if table.exists() else TypedRow({})
-    for schema in (one for several in resolved.values.known.values() for one in several if one.shape != "control"):
-        found = found.with_columns(row_fields(schema.tree))
-    return found if found.fields else None

@@ -100,9 +100,6 @@ class ValueConfig(Model):
         description="Sets the types by column, for CSV, text, and JSON without a schema: Spark types, and units such "
         "as `timestamp_ms` for numbers.",
     )
-    decoded: bool = Field(
-        default=False, description="Stores typed `before` and `after` in bronze too, next to the original bytes."
-    )
 
 
 class EnvelopeConfig(Model):
@@ -277,7 +274,6 @@ class TableConfig(Model):
         "value_framing": ("value", "wire_format"),
         "value_schemas": ("value", "schemas"),
         "columns": ("value", "columns"),
-        "decoded": ("value", "decoded"),
         "metadata_prefix": ("envelope", "add_fields_prefix"),
         "metadata_fields": ("envelope", "add_fields_renamed"),
         "unavailable_value": ("envelope", "unavailable_value_placeholder"),

@@ -8,8 +8,8 @@ from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
 from cdc_lake.bronze.decide import NO_KEY, PAIR_STAGE, TOO_LARGE
-from cdc_lake.bronze.schema_resolution import decide, resolve_schemas, scan_records, typed_row
-from cdc_lake.columns import DELETE, KEEP, TYPED
+from cdc_lake.bronze.schema_resolution import decide, resolve_schemas, scan_records
+from cdc_lake.columns import DELETE, KEEP
 from cdc_lake.config import Config
 from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.lake.schema_files import SchemaFiles
@@ -96,8 +96,7 @@ class _Replay(QuarantineWork):
                 quarantine_unknown_ids=True,
                 takes_any_key=bool(self.selection.offsets),
             )
-            typed = typed_row(table, settings, resolved)
-            decided = _with_outcome(decide(records, summary, resolved, typed, settings))
+            decided = _with_outcome(decide(records, summary, resolved, settings))
             batch = progress.commit + 1
             late = _replayed_rows(decided, batch)
             again = _rechecked_rows(waiting.where(is_rejected), late.columns, batch)
@@ -161,7 +160,6 @@ def _replayed_rows(records: DataFrame, batch: int) -> DataFrame:
     return records.where("is_late").select(
         *COORDINATES,
         *(F.col(name) for name in _DECIDED),
-        *(F.col(name) for name in TYPED if name in records.columns),
         F.col("canonical_key").alias("key"),
         F.struct(F.col("key_framing").alias("key"), F.col("value_framing").alias("value")).alias("framing"),
         F.lit(batch).cast("bigint").alias("batch"),

@@ -83,7 +83,7 @@ def test_bronze_rows_are_the_same_if_the_driver_holds_them(
     found = []
     for name, most in (("driver", land.DRIVER_BYTES), ("executors", 0)):
         monkeypatch.setattr(land, "DRIVER_BYTES", most)
-        lake = Lake(spark, tmp_path / name, numbered_registry(), value={"decoded": True})
+        lake = Lake(spark, tmp_path / name, numbered_registry())
         for lsn, (op, key) in enumerate((("c", 1), ("u", 1), ("r", 2)), 1):
             lake.send_numbered(key, wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, event(op, row(key, "ä"), lsn))), 2)
         lake.send_numbered(2, wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, event("d", None, 4))), 2)

@@ -33,14 +33,7 @@ def test_unusable_column_names_quarantine_their_records(spark: SparkSession, tmp
     settings: dict[str, Any] = {
         "schema": {"rename": {"Unit Price": "price", "Old Note": "note"}, "exclude": ["left out"]}
     }
-    lake = Lake(
-        spark,
-        tmp_path,
-        AnyIdRegistry(),
-        storage=(StorageConfig(format=kind),),
-        value={"decoded": kind == "delta"},
-        **settings,
-    )
+    lake = Lake(spark, tmp_path, AnyIdRegistry(), storage=(StorageConfig(format=kind),), **settings)
     bad = [{name: "x"} for name in NAMES] + [{"inner": {"two words": "x"}}, {"note": "x", "Old Note": "y"}]
     bad += [{name: "x"} for name in FORMATS["delta"] if name not in FORMATS[kind]]
     good = [{"note": "n"}, {"Unit Price": "5", "left out": "x"}, *({name: "x"} for name in FORMATS[kind])]

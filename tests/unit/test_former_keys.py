@@ -50,7 +50,6 @@ OF_TABLES: dict[str, tuple[str, Any]] = {
     "metadata_prefix": ("envelope.add_fields_prefix", "_"),
     "metadata_fields": ("envelope.add_fields_renamed", {"op": "__operation"}),
     "max_record_bytes": ("read.max_record_bytes", 10),
-    "decoded": ("value.decoded", True),
     "expectations": ("quality.expectations", [{"name": "paid", "holds": "amount >= 0"}]),
     "on_error": ("quality.on_error", "stop"),
     "dead_letter_topic": ("quality.dead_letter_topic", "letters"),
