@@ -45,6 +45,7 @@ _FILE_BYTES = 4 << 20
 """Minimum size of the records in a file. Kafka's partitions may be many."""
 _BROADCAST_ROWS = 100_000
 """So many log positions are sent to all executors; more are joined by an exchange."""
+_NOT_OK = "cdc_lake: not all records are ok"
 
 _LEFT_OUT_WARNING = (
     "`left_out`: offsets that are in no file, because sink connectors skip tombstones. If deletes are only tombstones, "
@@ -91,16 +92,69 @@ def land_next(run: Landing) -> bool:
     return is_more
 
 
+@dataclass(frozen=True)
+class _Batch:
+    """A batch whose records were read.
+
+    Attributes:
+        run: the topic and its table.
+        before: bronze's progress.
+        spans: the offsets of the records.
+        records: the columns of `scan_records`, persisted.
+        summary: that of the records.
+    """
+
+    run: Landing
+    before: BronzeProgress
+    spans: Mapping[int, Span]
+    records: DataFrame
+    summary: ScanSummary
+
+    @property
+    def number(self) -> int:
+        """The number of its commit."""
+        return self.before.commit + 1
+
+    @property
+    def generation(self) -> int:
+        """How often the topic was created again before."""
+        return list(self.before.offsets).index(self.run.log.id)
+
+    @property
+    def is_again(self) -> bool:
+        """Whether the records are read again, after a `seek` back."""
+        return any(span.start < self.before.again.get(partition, 0) for partition, span in self.spans.items())
+
+    @property
+    def is_little(self) -> bool:
+        """Whether the driver can hold the decoded records."""
+        return is_little(rows=self.summary.total, stored_bytes=0) and self.summary.memory_bytes <= DRIVER_BYTES
+
+    @property
+    def may_be_all_ok(self) -> bool:
+        """Whether all records are probably ok; then they are decoded only once, while they are written.
+
+        Tombstones depend on the record before them, and a driver that holds the decoded records can count them.
+        """
+        return self.before.are_ok and not (self.is_again or self.summary.tombstones or self.is_little)
+
+    @property
+    def there(self) -> DataFrame:
+        """Bronze's rows of these offsets."""
+        return records_there(self.run.table, self.generation, self.spans)
+
+
 def _land_batch(run: Landing, spans: Mapping[int, Span], before: BronzeProgress) -> BronzeProgress:
     """Land a range of offsets in one commit. Returns the committed progress."""
-    done, batch = run.done, before.commit + 1
+    done = run.done
     with done.phase("read"):
-        spans, records, summary = _scan_batch(run, spans, before)
+        batch = _scan_batch(run, spans, before)
+    summary = batch.summary
     with ExitStack() as cached:
-        cached.callback(records.unpersist)
+        cached.callback(batch.records.unpersist)
         with done.phase("schemas"):
             resolved = resolve_schemas(
-                records,
+                batch.records,
                 summary,
                 topic=run.log.name,
                 files=run.bronze.schemas,
@@ -109,63 +163,74 @@ def _land_batch(run: Landing, spans: Mapping[int, Span], before: BronzeProgress)
                 quarantine_unknown_ids=run.bronze.quarantine_unknown_ids,
             )
         with done.phase("decode"):
-            decided = decide(records, summary, resolved, run.settings)
-            if is_little(rows=summary.total, stored_bytes=0) and summary.memory_bytes <= DRIVER_BYTES:
+            decided = decide(batch.records, summary, resolved, run.settings)
+            if batch.is_little:
                 decided = in_driver(decided)
-            # Others are not persisted: decoding twice is cheaper than caching the bytes again.
-            rows, landed = _bronze_rows(run, decided, spans, before, summary, cached)
-        counts = {name: landed.counts[name] for name in ("ok", "quarantined", "control")}
-        if _is_again(spans, before):
-            counts["already_there"] = records_there(run.table, _generation(run, before), spans).count()
-        counts |= {name: number for name, number in landed.counts.items() if name == "dropped"}
-        check_totals(run.log.name, summary.total, **counts)
-        _stop_on_error(run, rows, counts["quarantined"])
-        following = _next_progress(run, spans, before, summary, landed, resolved)
-        reach("bronze.after_plan", batch=batch)
-        run.bronze.run.leases.check(done.table)
-        with done.phase("write"):
-            commit = run.table.append(
-                with_reasons(rows, run.bronze.schemas, summary.frames) if landed.has_errors else rows,
-                following,
-            )
-        reach("bronze.after_append", batch=batch)
+        try:
+            counts, progress = _commit(batch, decided, resolved, cached, are_ok=batch.may_be_all_ok)
+        except (PySparkException, Py4JJavaError) as exc:
+            if _NOT_OK not in str(exc):
+                raise
+            counts, progress = _commit(batch, decided, resolved, cached, are_ok=False)
     done.count(read=summary.total, **counts)
-    if left_out := run.bronze.source.skipped_records(spans, summary.total):
+    if left_out := run.bronze.source.skipped_records(batch.spans, summary.total):
         done.count(left_out=left_out)
         done.warn(_LEFT_OUT_WARNING)
     if counts.get("dropped"):
-        _log_dropped(run, batch, counts["dropped"])
+        _log_dropped(run, batch.number, counts["dropped"])
     done.read_bytes += summary.bytes
-    return commit.progress
+    return progress
+
+
+def _commit(
+    batch: _Batch, decided: DataFrame, resolved: ResolvedSchemas, cached: ExitStack, *, are_ok: bool
+) -> tuple[dict[str, int], BronzeProgress]:
+    """Commit a batch. Returns the numbers of its records by status, and the committed progress.
+
+    Args:
+        decided: the columns of `with_decision`.
+        cached: releases what is persisted.
+        are_ok: see `_bronze_rows`; if a record is not ok, it raises an error with `_NOT_OK`, and nothing is committed.
+    """
+    run, done, total = batch.run, batch.run.done, batch.summary.total
+    with done.phase("decode"):
+        # Not persisted: decoding twice is cheaper than caching the bytes again.
+        rows, landed = _bronze_rows(batch, decided, cached, are_ok=are_ok)
+    counts = {name: landed.counts[name] for name in ("ok", "quarantined", "control")}
+    if batch.is_again:
+        counts["already_there"] = batch.there.count()
+    counts |= {name: number for name, number in landed.counts.items() if name == "dropped"}
+    check_totals(run.log.name, total, **counts)
+    _stop_on_error(run, rows, counts["quarantined"])
+    following = _next_progress(batch, landed, resolved)
+    reach("bronze.after_plan", batch=batch.number)
+    run.bronze.run.leases.check(done.table)
+    with done.phase("write"):
+        if landed.has_errors:
+            rows = with_reasons(rows, run.bronze.schemas, batch.summary.frames)
+        commit = run.table.append(rows, following)
+    reach("bronze.after_append", batch=batch.number)
+    return counts, commit.progress
 
 
 def _bronze_rows(
-    run: Landing,
-    decided: DataFrame,
-    spans: Mapping[int, Span],
-    before: BronzeProgress,
-    summary: ScanSummary,
-    cached: ExitStack,
+    batch: _Batch, decided: DataFrame, cached: ExitStack, *, are_ok: bool
 ) -> tuple[DataFrame, "_RowSummary"]:
     """The rows of a batch, without records that are already in bronze, and their summary.
 
     Args:
-        run: the batch to land.
         decided: the columns of `with_decision`.
-        spans: the offsets of the records.
-        before: bronze's progress.
-        summary: that of the records.
         cached: releases what is persisted.
+        are_ok: take all records for ok, which are not read again and have no tombstones; the rows check it.
     """
-    generation, is_again = _generation(run, before), _is_again(spans, before)
-    narrow = decided
+    run, summary, is_again = batch.run, batch.summary, batch.is_again
+    narrow = batch.records.withColumn("status", F.lit("ok")) if are_ok else decided
     if is_again:
-        there = records_there(run.table, generation, spans)
-        known = there.select("partition", "offset", F.col("log_ts").alias(KNOWN_LOG_TS))
+        known = batch.there.select("partition", "offset", F.col("log_ts").alias(KNOWN_LOG_TS))
         narrow = decided.join(known, ["partition", "offset"], how="left")
-        ends = records_around(run.table, generation, spans)
+        ends = records_around(run.table, batch.generation, batch.spans)
     else:
-        ends = last_records(run.table, before, generation, summary.first_is_tombstone)
+        ends = last_records(run.table, batch.before, batch.generation, summary.first_is_tombstone)
     order = log_order(narrow, ends, has_tombstones=bool(summary.tombstones))
     if is_again or summary.tombstones:  # read twice
         cached.callback(order.persist().unpersist)
@@ -177,25 +242,18 @@ def _bronze_rows(
         others = F.broadcast(others) if number <= _BROADCAST_ROWS else others
     ordered = with_log_order(decided, ends, others, only=is_again)
     today = datetime.now(UTC).date()
-    rows = bronze_rows(ordered, batch=before.commit + 1, generation=generation, ingest_date=today, late=is_again)
+    rows = bronze_rows(ordered, batch=batch.number, generation=batch.generation, ingest_date=today, late=is_again)
+    status = F.col("status")
+    if are_ok:
+        rows = rows.withColumn("status", F.when(status == "ok", status).otherwise(F.raise_error(F.lit(_NOT_OK))))
     if run.settings.quality.on_error == "log":
-        is_bad = F.col("status") == "quarantined"
-        rows = rows.withColumn("status", F.when(is_bad, "dropped").otherwise(F.col("status")))
+        rows = rows.withColumn("status", F.when(status == "quarantined", "dropped").otherwise(status))
         landed.counts["dropped"] += landed.counts.pop("quarantined", 0)
     if landed.has_errors:
         # Filters on `status` and `error` stay above this. Spark would move them down to the decoded values, and replace
         # each column on the way by its expression: with tens of schemas, the filter becomes larger than memory.
         rows = rows.observe("rows", F.count("*"))
     return rows.coalesce(max(summary.memory_bytes // _FILE_BYTES, 1)), landed
-
-
-def _generation(run: Landing, before: BronzeProgress) -> int:
-    return list(before.offsets).index(run.log.id)
-
-
-def _is_again(spans: Mapping[int, Span], before: BronzeProgress) -> bool:
-    """Whether the records are read again, after a `seek` back."""
-    return any(span.start < before.again.get(partition, 0) for partition, span in spans.items())
 
 
 def _rows_of_batch(run: Landing, before: BronzeProgress) -> int:
@@ -205,9 +263,7 @@ def _rows_of_batch(run: Landing, before: BronzeProgress) -> int:
     return min(run.settings.read.max_records_per_batch, max(run.max_bytes * 3 // 4 // before.record_bytes, 1))
 
 
-def _scan_batch(
-    run: Landing, spans: Mapping[int, Span], before: BronzeProgress
-) -> tuple[Mapping[int, Span], DataFrame, ScanSummary]:
+def _scan_batch(run: Landing, spans: Mapping[int, Span], before: BronzeProgress) -> _Batch:
     """Read and scan records; see `scan_records`. Shortens the spans until they fit into `max_bytes`."""
     spans, records, summary = _read_and_scan(run, spans, before.frames)
     while summary.memory_bytes > run.max_bytes:
@@ -218,7 +274,7 @@ def _scan_batch(
             break
         records.unpersist()
         spans, records, summary = _read_and_scan(run, shorter, summary.frames)
-    return spans, records, summary
+    return _Batch(run, before, spans, records, summary)
 
 
 def _read_and_scan(
@@ -282,46 +338,42 @@ def _summarize_rows(order: DataFrame) -> _RowSummary:
     return _RowSummary(counts, log_ts, others)
 
 
-def _next_progress(
-    run: Landing,
-    spans: Mapping[int, Span],
-    before: BronzeProgress,
-    summary: ScanSummary,
-    landed: _RowSummary,
-    resolved: ResolvedSchemas,
-) -> BronzeProgress:
-    """The progress after these spans."""
+def _next_progress(batch: _Batch, landed: _RowSummary, resolved: ResolvedSchemas) -> BronzeProgress:
+    """The progress after a batch."""
+    run, before, spans, summary, rows = batch.run, batch.before, batch.spans, batch.summary, landed.counts.total()
     reached = before.offsets[run.log.id] | {partition: span.end for partition, span in spans.items()}
     return BronzeProgress(
         run_id=run.bronze.run.id,
         follows=before.nonce,
         epoch=before.epoch,
-        commit=before.commit + 1,
+        commit=batch.number,
         offsets={**before.offsets, run.log.id: reached},
         last={**before.last, **summary.last},
         log_ts={p: max(before.log_ts.get(p, ts), ts) for p, ts in {**before.log_ts, **landed.log_ts}.items()},
         kinds=dict(resolved.kinds),
         owners=dict(resolved.owners),
         key=dict(resolved.key),
+        are_ok=landed.counts["ok"] == rows if summary.total else before.are_ok,
         frames=tuple(sorted(summary.frames)) if summary.total else before.frames,
-        rows=landed.counts.total(),
+        rows=rows,
         record_bytes=summary.memory_bytes // summary.total if summary.total else before.record_bytes,
         bytes=before.bytes + summary.memory_bytes,
         gaps=before.gaps,
         sent=sent_after(run.dead_letters, before, quarantined=landed.counts["quarantined"]),
         again={partition: end for partition, end in before.again.items() if reached[partition] < end},
-        total_rows=_total_rows(run, spans, before, landed.counts.total()),
+        total_rows=_total_rows(batch, rows),
     )
 
 
-def _total_rows(run: Landing, spans: Mapping[int, Span], before: BronzeProgress, landed: int) -> int | None:
+def _total_rows(batch: _Batch, landed: int) -> int | None:
     """`BronzeProgress.total_rows` after a batch with this number of rows."""
-    if before.total_rows is None:
+    before = batch.before.total_rows
+    if before is None:
         return None
-    if _is_again(spans, before):
+    if batch.is_again:
         # Records that are read again may replace rows that another program deleted.
-        return max(before.total_rows, run.table.read().count() + landed)
-    return before.total_rows + landed
+        return max(before, batch.run.table.read().count() + landed)
+    return before + landed
 
 
 def _stop_on_error(run: Landing, rows: DataFrame, quarantined: int) -> None:

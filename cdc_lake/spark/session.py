@@ -138,6 +138,12 @@ REQUIRED = {
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration",
 }
 """Settings that users cannot override, because results or security depend on them."""
+_LOGS_OF_FAILURES = (
+    "executor.Executor",
+    "scheduler.TaskSetManager",
+    "sql.delta.files.DeltaFileFormatWriter",
+    "sql.execution.datasources.FileFormatWriter",
+)
 _REFLECTION = ("java_method", "reflect", "try_reflect")
 """SQL functions that can call any Java method, for example to read the environment."""
 
@@ -196,8 +202,18 @@ def build_session(
         raise exhaustion_error("Spark", exc, *scratch_folders(submitted.get(LOCAL_DIR))) or exc from None
     _check_executors(spark.sparkContext, limits)
     spark.sparkContext.setLogLevel("ERROR")
+    _log_no_failed_tasks(spark)
     _remember_names(spark)
     return _without_reflection(spark)
+
+
+def _log_no_failed_tasks(spark: SparkSession) -> None:
+    """Keep the traces of failed tasks and writes out of the log: the driver gets them as an exception, too, which the
+    run reports, or which makes it try in another way.
+    """
+    log4j: Any = getattr(spark._jvm, "org.apache.logging.log4j")
+    for name in _LOGS_OF_FAILURES:
+        log4j.core.config.Configurator.setLevel(f"org.apache.spark.{name}", log4j.Level.OFF)
 
 
 def _limit_avro_here(limits: Mapping[str, int]) -> None:

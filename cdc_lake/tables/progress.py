@@ -156,6 +156,7 @@ class BronzeProgress(Progress):
         kinds: `<side>.<frame>` -> the kind of id that the numbers in its frames are, once that is settled.
         owners: `key` and `value` -> what the topic's records are named after: mostly the topic.
         frames: the frames of the newest batch with records; those of the next one are probably the same.
+        are_ok: whether all records of that batch were ok, as those of the next one probably are, then.
         rows: rows of this commit; silver plans by it before it reads them.
         record_bytes: average size of a record's key and value in the newest batch with records; null before.
         bytes: of the records of all batches up to this one; versions up to 0.1.0 counted none.
@@ -173,6 +174,7 @@ class BronzeProgress(Progress):
     kinds: dict[str, str] = {}
     owners: dict[str, tuple[str, ...]] = {}
     frames: tuple[str, ...] = ()
+    are_ok: bool = True
     rows: int | None = None
     record_bytes: int | None = None
     bytes: int = 0

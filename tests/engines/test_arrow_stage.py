@@ -97,3 +97,37 @@ def test_bronze_rows_are_the_same_if_the_driver_holds_them(
     assert len(held) == 1
     assert found[0] == found[1]
     assert {one["status"] for one in found[0]} == {"ok", "quarantined"}
+
+
+@pytest.mark.core
+def test_bronze_decodes_once_if_all_records_are_ok(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways = []
+    monkeypatch.setattr(land, "DRIVER_BYTES", -1)
+    bronze_rows = land._bronze_rows
+    monkeypatch.setattr(
+        land, "_bronze_rows", lambda *given, are_ok: ways.append(are_ok) or bronze_rows(*given, are_ok=are_ok)
+    )
+    lake = Lake(spark, tmp_path, numbered_registry(), quality={"on_unusable_records": "warn"})
+
+    def land_next(*records: bytes | None) -> list[tuple[bool, dict[str, int]]]:
+        ways.clear()
+        for record in records:
+            lake.send_numbered(1, record, 2)
+        done = lake.land()
+        assert done.error is None
+        return ways.copy(), {name: number for name, number in done.rows.items() if number}
+
+    good = [wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, event("c", row(1, "a"), lsn))) for lsn in range(2)]
+    assert land_next(*good) == ([True], {"read": 2, "ok": 2})
+    assert land_next(good[0], b"\xff") == ([True, False], {"read": 2, "ok": 1, "quarantined": 1})
+    assert land_next(*good) == ([False], {"read": 2, "ok": 2})
+    deleted = wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, event("d", None, 4)))
+    assert land_next(deleted, None) == ([False], {"read": 2, "ok": 2})
+    assert land_next(*good) == ([True], {"read": 2, "ok": 2})
+    rows = sorted(lake.bronze(), key=lambda one: one["offset"])
+    assert [one["offset"] for one in rows] == list(range(10))
+    assert [one["status"] for one in rows] == ["ok"] * 3 + ["quarantined"] + ["ok"] * 6
+    assert rows[7]["tombstone_of"] == 6
+    assert "bytes end in the middle" in rows[3]["error"]["message"]
