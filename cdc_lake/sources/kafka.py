@@ -26,6 +26,8 @@ _INTERNAL_PREFIXES = ("__", "_connect_", "_schemas")
 _FETCH = {
     "kafka.isolation.level": "read_committed",
     "kafka.max.poll.records": "10000",
+    # A task that has read its records waits this long for more; by default half a second.
+    "kafka.fetch.max.wait.ms": "10",
     "kafka.fetch.max.bytes": str(64 << 20),
     "kafka.max.partition.fetch.bytes": str(8 << 20),
 }
