@@ -86,11 +86,12 @@ def _print_status(found: "Status", console: Console) -> None:
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("table", overflow="fold")
     table.add_column("layer")
-    for heading in ("com-\nmit", "records\nbehind", "seconds\nbehind", "quaran-\ntined"):
+    for heading in ("com-\nmit", "records\nbehind", "seconds\nbehind", "fresh,\np95 s", "quaran-\ntined"):
         table.add_column(heading, justify="right")
     table.add_column("last run (UTC)")
     for one in found.tables:
-        numbers = (one.commit, one.behind_records, one.behind_seconds, one.quarantined)
+        fresh = one.freshness.p95 if one.freshness else None
+        numbers = (one.commit, one.behind_records, one.behind_seconds, fresh, one.quarantined)
         shown = ["-" if number is None else f"{number:,.0f}" for number in numbers]
         table.add_row(one.table if one.layer == "bronze" else "", one.layer, *shown, _last_run(one.last_run))
     console.print(table)

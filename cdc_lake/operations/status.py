@@ -18,7 +18,7 @@ from cdc_lake.errors import CdcLakeError, DamagedFileError, IncompleteWriteError
 from cdc_lake.lake.lake import Lake, SilverTarget
 from cdc_lake.lake.readers import BronzeState, FilesReader, Reader, SparkReader, without_spark
 from cdc_lake.runs.context import PARALLEL_READS, lake_of, needs_hadoop, select_landed
-from cdc_lake.runs.report import Report
+from cdc_lake.runs.report import Freshness, Report
 from cdc_lake.runs.servers import SourceView
 from cdc_lake.sources.logs import TopicLog, TopicSource, count_offsets
 from cdc_lake.spark.session import build_session, hadoop, lake_files
@@ -57,6 +57,7 @@ class TableStatus(BaseModel):
             Kafka does not answer.
         behind_seconds: since the oldest of them was written to Kafka.
         quarantined: quarantined rows; bronze only.
+        freshness: of the last run that committed changes; silver only.
         last_reconcile: the last comparison with the source; silver only.
         error: why the table cannot be read.
     """
@@ -68,6 +69,7 @@ class TableStatus(BaseModel):
     behind_records: int | None = None
     behind_seconds: float | None = None
     quarantined: int | None = None
+    freshness: Freshness | None = None
     last_run: LastRun | None = None
     last_reconcile: LastRun | None = None
     error: str | None = None
@@ -115,7 +117,7 @@ def status(
     topics = select_landed(lake, files, tables)
     found, logs = Status(), view.logs(topics)
     found.broker_error = str(view.error) if view.error else None
-    runs = _last_runs(files, lake.reports)
+    runs, freshness = _last_runs(files, lake.reports)
     with ThreadPoolExecutor(PARALLEL_READS) as pool:
         plain = FilesReader(lake, files)
         read = list(pool.map(lambda topic: without_spark(partial(_read_topic, lake, plain, topic)), topics))
@@ -130,6 +132,7 @@ def status(
         found.tables += of_topic.tables
     for one in found.tables:
         one.last_run = runs.get((one.layer, one.table))
+        one.freshness = freshness.get(one.table) if one.layer == "silver" else None
         one.last_reconcile = runs.get(("reconcile", one.table)) if one.layer == "silver" else None
     return found
 
@@ -203,9 +206,9 @@ def _seconds_since(then_ms: int | None) -> float:
     return 0.0 if then_ms is None else round(max(time.time() - then_ms / 1000, 0.0), 1)
 
 
-def _last_runs(storage: Files, folder: str) -> Mapping[tuple[str, str], LastRun]:
-    """The last run by layer and table, from the latest reports."""
-    found: dict[tuple[str, str], LastRun] = {}
+def _last_runs(storage: Files, folder: str) -> tuple[Mapping[tuple[str, str], LastRun], Mapping[str, Freshness]]:
+    """The last run by layer and table, and the last freshness by table, from the latest reports."""
+    found, freshness = dict[tuple[str, str], LastRun](), dict[str, Freshness]()
     for report in _reports(storage, folder):
         for done in report.tables:
             last = LastRun(
@@ -215,7 +218,9 @@ def _last_runs(storage: Files, folder: str) -> Mapping[tuple[str, str], LastRun]
                 error=done.error.message if done.error else None,
             )
             found.setdefault((report.layer, done.table), last)
-    return found
+            if done.freshness:
+                freshness.setdefault(done.table, done.freshness)
+    return found, freshness
 
 
 def _reports(storage: Files, folder: str) -> Iterator[Report]:

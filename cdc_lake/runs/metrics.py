@@ -39,6 +39,7 @@ HELP = {
     "lag_offsets": "Offsets that bronze had not read before and after the last run: `min` and `max` of a "
     "partition, and their `total`.",
     "unmet": "Rows or events of the last run that did not meet an expectation.",
+    "freshness_seconds": "How old changes were when the last run committed them to silver: `p50`, `p95` and `max`.",
     "failed": "1 if the last run of the table failed.",
     "ended_timestamp_seconds": "When the last run of the table ended.",
 }
@@ -61,6 +62,9 @@ def samples(report: Report, done: TableReport) -> Iterator[Sample]:
                 yield Sample("lag_offsets", "gauge", number, (("when", when), ("of", of)))
     for expectation, number in done.unmet.items():
         yield Sample("unmet", "counter", number, (("expectation", expectation),))
+    if done.freshness:
+        for of in ("p50", "p95", "max"):
+            yield Sample("freshness_seconds", "gauge", getattr(done.freshness, of), (("of", of),))
     yield Sample("failed", "gauge", int(done.status == "failed"))
     if report.ended_at:
         yield Sample("ended_timestamp_seconds", "gauge", report.ended_at.timestamp())

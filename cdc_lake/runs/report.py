@@ -6,12 +6,14 @@ layers, or with `all`, every run has it.
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from itertools import accumulate
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, PrivateAttr
 
 from cdc_lake.errors import CdcLakeError, worst_exit_code
 
@@ -84,7 +86,6 @@ COUNTS: Mapping[str, Described] = {
 """Every name in `TableReport.rows`."""
 
 PHASES: Mapping[str, Described] = {
-    "look": Described("all", "Finding out whether there is new data."),
     "open": Described("all", "Opening the tables, taking the lease, and all time that is in no other phase."),
     "read": Described("bronze, silver", "Reading records from Kafka or files, or rows from bronze."),
     "schemas": Described("bronze", "Resolving the schemas of records."),
@@ -114,6 +115,9 @@ RUN_PHASES: Mapping[str, Described] = {
     "list": Described("all", "Listing topics, offsets and newest commits, and all time that is in no other phase."),
 }
 """Every name in `Report.seconds`."""
+
+_AGES = (1, 2, 5, 10, 20, 30, 60, 300, 1800, 7200, 86400)
+"""The seconds of `Freshness.within`."""
 
 
 class Failure(BaseModel):
@@ -169,6 +173,37 @@ class ReconcileResult(BaseModel):
     first: list[DifferentRow] = []
 
 
+class Freshness(BaseModel):
+    """How old changes of the source were when silver committed them: the time since the source's (`__source_ts_ms`).
+
+    Attributes:
+        p50 (silver; seconds): Half of the changes were not older.
+        p95 (silver; seconds): 95 % of the changes were not older.
+        max (silver; seconds): The age of the oldest change.
+        within (silver; changes): How many changes were not older, by seconds; `any` is their total.
+    """
+
+    p50: float
+    p95: float
+    max: float
+    within: dict[str, int]
+
+    @classmethod
+    def of(cls, ages: Sequence[tuple[float, int]]) -> Self:
+        """The freshness of changes of these ages.
+
+        Args:
+            ages: seconds, and the number of changes.
+        """
+        ordered, totals = sorted(ages), list(accumulate(number for _, number in sorted(ages)))
+
+        def quantile(share: float) -> float:
+            return round(ordered[bisect_left(totals, share * totals[-1])][0], 1)
+
+        within = {str(most): sum(number for age, number in ages if age <= most) for most in _AGES}
+        return cls(p50=quantile(0.5), p95=quantile(0.95), max=quantile(1), within={**within, "any": totals[-1]})
+
+
 class Timed:
     """A model with `seconds` by phase. Nested phases do not count for outer ones, so the sum is the total time."""
 
@@ -216,6 +251,8 @@ class TableReport(Timed, BaseModel):
             zeros included.
         seconds (all; seconds): The time that the table took, by phase.
         warnings: Problems that did not stop the run.
+        freshness (silver): How old changes were when they were committed; null if there were none with a time. Snapshot
+            rows and replayed events do not count. Of large batches, ages are rounded.
         reconciled (reconcile): The result of the comparison with the source; null if it could not be compared.
         error: The error that ended the work on the table; null if there was none.
     """
@@ -236,8 +273,21 @@ class TableReport(Timed, BaseModel):
     unmet: dict[str, int] = {}
     seconds: dict[str, float] = {}
     warnings: list[str] = []
+    freshness: Freshness | None = None
     reconciled: ReconcileResult | None = None
     error: Failure | None = None
+    _ages: list[tuple[float, int]] = PrivateAttr(default_factory=list)
+
+    def add_changes(self, changes: Iterable[tuple[int, float]]) -> None:
+        """Add changes that are committed now to the freshness.
+
+        Args:
+            changes: source time in ms, and the number of changes.
+        """
+        now = time.time()
+        self._ages += [(max(now - at_ms / 1000, 0.0), round(number)) for at_ms, number in changes]
+        if self._ages:
+            self.freshness = Freshness.of(self._ages)
 
     def count(self, **rows: int) -> None:
         """Add to the counts, whose names are those of `COUNTS`."""

@@ -22,13 +22,15 @@ from cdc_lake.fold.rules import INSERTS, State
 from cdc_lake.fold.table_events import SnapshotMarker, TableEvents, Truncate, table_events
 from cdc_lake.runs.expectations import UNMET, check_expectations, with_unmet
 from cdc_lake.silver import side_entries
-from cdc_lake.silver.events import log_position
+from cdc_lake.silver.events import is_change, log_position
 from cdc_lake.silver.key_changes import has_key_change_headers
 from cdc_lake.silver.reader import BatchSchemas, BronzeReader, schemas_and_frames
 from cdc_lake.silver.table_run import SilverRun
 from cdc_lake.spark.expressions import built_once
 from cdc_lake.tables.progress import SidePin, SilverProgress
 
+_TIMES = 20
+"""So many source times of a batch are told apart, for its freshness."""
 _DEFAULTS = (
     "set value.converter.ignore.default.for.nullables=true (Confluent's converter; Apicurio's has no such setting), or "
     "drop the column's default"
@@ -37,7 +39,11 @@ _DEFAULTS = (
 
 @dataclass(frozen=True)
 class Counts:
-    """Counts of a batch, from bronze's columns alone."""
+    """Counts of a batch, from bronze's columns alone.
+
+    Attributes:
+        changes: source times of changes, ms, and the number of changes; a histogram if there are many times.
+    """
 
     total: int
     inserts: int
@@ -49,6 +55,7 @@ class Counts:
     key_changes: int
     untimed: int
     writers: Row
+    changes: Sequence[tuple[int, float]] | None
 
     @staticmethod
     @built_once
@@ -62,6 +69,7 @@ class Counts:
         is_edge, is_late = is_snapshot_edge(F.col("snapshot")), F.col("late")
         is_untimed = F.col("op").isin("c", "u", "d") & F.col("source_ts_ms").isNull() & F.lit(not has_sequence)
         is_insert, is_truncate = F.col("op").isin(*INSERTS), F.col("op") == TRUNCATE
+        is_new_change = is_change(F.col("op"), F.col("snapshot")) & ~is_late & F.col("tombstone_of").isNull()
         others = (is_truncate, is_edge, is_edge & is_late, is_late, is_half, is_untimed)
         return (
             F.count("*"),
@@ -69,6 +77,7 @@ class Counts:
             F.count("tombstone_of"),
             *(F.count(F.when(one, 1)) for one in others),
             schemas_and_frames(),
+            F.histogram_numeric(F.when(is_new_change, F.col("source_ts_ms")), F.lit(_TIMES)),
         )
 
 

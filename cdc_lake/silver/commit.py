@@ -105,6 +105,7 @@ def _commit(batch: Batch, next_progress: SilverProgress) -> SilverProgress | Non
         keys = list(outcome.layout.keys)
         made = run.silver.merge(result, keys, next_progress, are_inserts=outcome.are_inserts)
         failpoints.reach("silver.after_merge", batch=commit)
+    run.done.add_changes(batch.counts.changes or ())
     run.done.count(events=batch.counts.total, **counts, stale=outcome.totals.stale, refolded=outcome.totals.refolded)
     for warning in (*batch.warnings(happened), *outcome.warnings(), *made.notes):
         run.done.warn(warning)
@@ -141,6 +142,7 @@ def _append(batch: Batch, schemas: BatchSchemas, next_progress: SilverProgress) 
     if may_repeat(batch):
         parts["already_there"] = expected - number
     check_totals(run.done.table, counts.total, appended=number, **parts)
+    run.done.add_changes(counts.changes or ())
     run.done.count(events=counts.total, appended=number, **parts)
     for warning in batch.warnings(TableEvents()):
         run.done.warn(warning)

@@ -193,10 +193,11 @@ def test_status_reports_the_lag_of_each_layer(spark: SparkSession, tmp_path: Pat
     lake = Lake(spark, tmp_path, topic)
     then_ms = round(time.time() * 1000) - 60_000
     records = [
-        topic.change("c", n, {"n": n}, lsn=n, ts_ms=START_MS, offset=n, timestamp_ms=then_ms + 1000 * n)
+        topic.change("c", n, {"n": n}, lsn=n, ts_ms=then_ms, offset=n, timestamp_ms=then_ms + 1000 * n)
         for n in range(6)
     ]
     lake.take(records[:2])
+    merged = time.time()
     lake.land([records[2], topic.record(records[3].key, b"garbage", offset=3, timestamp_ms=then_ms)])
     for record in records[4:]:
         lake.broker.append(record)
@@ -211,6 +212,8 @@ def test_status_reports_the_lag_of_each_layer(spark: SparkSession, tmp_path: Pat
         assert found.behind_seconds is not None
         assert began - 0.1 <= found.behind_seconds + sent_ms / 1000 <= ended + 0.1
     assert bronze.last_run and (bronze.last_run.status, bronze.last_run.error) == ("ok", None)
+    assert silver.freshness and silver.freshness.within["any"] == 2
+    assert 60 <= silver.freshness.p95 <= merged - then_ms / 1000 + 0.1
 
     lake.fold()
     compared = Report(layer="reconcile", tables=[TableReport(table=topic.table, status="ok")])

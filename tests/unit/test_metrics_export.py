@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cdc_lake.config import MetricsConfig
 from cdc_lake.errors import CdcLakeError, InstallationError
 from cdc_lake.runs.metrics import HELP, check_exporters, export, samples
-from cdc_lake.runs.report import Report, TableReport
+from cdc_lake.runs.report import Freshness, Report, TableReport
 
 pytestmark = pytest.mark.core
 
@@ -30,6 +30,7 @@ def report() -> Report:
         unmet={"paid": 3},
         seconds={"write": 1.5, "dead letters": 0.25},
     )
+    film.freshness = Freshness.of([(0.5, 19), (7.25, 1)])
     rental = TableReport(table=RENTAL, lag_before={"0": 7}, lag_after={"0": 7})
     rental.fail(CdcLakeError(RENTAL, "broke", "repair it"))
     return Report(layer="bronze", tables=[film, rental], ended_at=datetime(2026, 11, 23, tzinfo=UTC))

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -32,6 +33,26 @@ def test_counts_add_up_over_batches() -> None:
     done.count(read=4, ok=4, control=1)
 
     assert done.rows == {"read": 7, "ok": 6, "control": 1}
+
+
+def test_freshness_is_that_of_all_batches_of_the_run() -> None:
+    done, now = TableReport(table="t"), time.time()
+    assert done.freshness is None
+
+    done.add_changes([])
+    assert done.freshness is None
+    done.add_changes([(int(1000 * (now - 3)), 10), (int(1000 * (now - 40)), 9.0)])
+    done.add_changes([(int(1000 * (now - 4000)), 1), (int(1000 * (now + 60)), 80)])
+
+    found = done.freshness
+    assert found is not None
+    assert (found.p50, found.p95, found.max) == pytest.approx((0, 40, 4000), abs=0.5)
+    assert found.within == {
+        **dict.fromkeys(("1", "2"), 80),
+        **dict.fromkeys(("5", "10", "20", "30"), 90),
+        **dict.fromkeys(("60", "300", "1800"), 99),
+        **dict.fromkeys(("7200", "86400", "any"), 100),
+    }
 
 
 def test_count_that_is_not_described_is_refused() -> None:

@@ -14,6 +14,7 @@ def metrics() -> str:
     done = TableReport(
         table="t", rows=numbers, seconds={"open": 1.0}, lag_before=numbers, lag_after=numbers, unmet=numbers
     )
+    done.add_changes([(0, 1)])
     now = datetime.now(UTC)
     report = Report(layer="bronze", run_id="r", started_at=now, ended_at=now, tables=[done])
     found = {sample.name: sample for sample in samples(report, done)}
