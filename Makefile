@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-spark41 archive demo demo-full notebooks docs package test test-rest test-all test-cluster test-s3 test-profiles test-deep conformance soak
-.PHONY: bench-growth bench-landing bench-profile bench-quick bench-short bench-tables record lint clean lock
+.PHONY: bench-fresh bench-growth bench-landing bench-profile bench-quick bench-short bench-tables record lint clean lock
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -93,6 +93,9 @@ bench-profile: setup ## Show where CPU time goes: stages, threads, phases
 
 bench-growth: setup ## Merge into tables of a million rows, and of ten (15 minutes)
 	python -m benchmarks.growth
+
+bench-fresh: setup ## Measure seconds from an insert to its row in silver (5 minutes)
+	python -m benchmarks.fresh
 
 bench-quick: setup ## Compare cdc_lake with a textbook pipeline (8 minutes)
 	python -m benchmarks.quick

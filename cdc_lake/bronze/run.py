@@ -6,24 +6,24 @@ A re-created topic starts again at offset 0: its records are another *generation
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from pyspark.sql import SparkSession
 
-from cdc_lake import failpoints
 from cdc_lake.bronze.dead_letters import is_due
 from cdc_lake.bronze.land import land_next
 from cdc_lake.bronze.landing import BronzeRun, Landing
 from cdc_lake.bronze.offsets import continue_from, lag_by_partition, unread
 from cdc_lake.catalogs.naming import colliding
 from cdc_lake.config import Config
+from cdc_lake.failpoints import reach
 from cdc_lake.lake.lake import is_table_name
 from cdc_lake.registries.registry import Registry
-from cdc_lake.runs.catalog_sync import sync_catalog_after_run
-from cdc_lake.runs.context import Run, select
+from cdc_lake.runs.context import OpenRun, Run, select
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.servers import checked_registry, open_source
-from cdc_lake.runs.work import NewData, Work
+from cdc_lake.runs.work import Layer, NewData, Work
 from cdc_lake.sources.logs import Span, TopicLog, TopicSource, count_offsets
 from cdc_lake.storage.files import Files
 from cdc_lake.tables.progress import BronzeProgress
@@ -58,67 +58,107 @@ def run_bronze(
         InfrastructureError: the source or the registry does not respond.
         InstallationError: Spark cannot start with the installed packages.
     """
-    run = Run.begin(config, Report(layer="bronze"))
     scheduler = scheduler or TableScheduler(spark=spark)
-    source = source or open_source(config, lambda: scheduler.spark(config, "bronze"))
-    todo = "check --table, and that the connector writes to the topic"
-    topics = select(tables, source.topics(), f"topic in {source.name}", todo)
-    for topic in topics:
-        config.table(topic).check(topic)
-    logs = source.logs(topics)
-    files = scheduler.files(run.lake)
-    look = _TopicLag(run, files, source, logs, scheduler.is_continuous)
-    if scheduler.finds_nothing_new(run, files, topics, look.without_spark):
-        return run.report
-    registry = registry or checked_registry(config)
-    with scheduler.open(run) as opened:
-        bronze = BronzeRun(
-            opened,
-            source,
-            opened.lake.schema_files(opened.storage, registry),
-            accept_loss,
-            quarantine_unknown_ids,
-            colliding(config.catalog, "bronze", {topic: "delta" for topic in topics if is_table_name(topic)}),
-            min(scheduler.parallel, len(topics)),
-            scheduler.is_continuous,
-        )
-        scheduler.each_table(run.report, topics, _BronzeWork(bronze, logs, look), leases=opened.leases)
-        sync_catalog_after_run(opened)
-        failpoints.reach("bronze.before_report")
-    return run.report
+    layer = BronzeLayer.of(
+        config,
+        tables,
+        scheduler,
+        source=source,
+        registry=registry,
+        accept_loss=accept_loss,
+        quarantine_unknown_ids=quarantine_unknown_ids,
+    )
+    (report,) = scheduler.run(layer)
+    return report
 
 
-@dataclass(frozen=True)
-class _TopicLag:
-    """Measures the lag of bronze behind its topics, in offsets."""
+@dataclass
+class BronzeLayer(Layer):
+    """A run of bronze."""
 
     run: Run
     files: Files
+    tables: Sequence[str]
     source: TopicSource
-    logs: Mapping[str, TopicLog]
+    logs: dict[str, TopicLog]
+    registry: Registry | None
+    accept_loss: bool
+    quarantine_unknown_ids: bool
+    parallel: int
     is_continuous: bool
 
-    def without_spark(self, done: TableReport) -> NewData | None:
-        """The new data, if the table's log is readable without Spark."""
+    @classmethod
+    def of(
+        cls,
+        config: Config,
+        tables: Sequence[str],
+        scheduler: TableScheduler,
+        *,
+        source: TopicSource | None = None,
+        registry: Registry | None = None,
+        accept_loss: bool = False,
+        quarantine_unknown_ids: bool = False,
+    ) -> Self:
+        """Begin a run; see `run_bronze`."""
+        run = Run.begin(config, Report(layer="bronze"))
+        source = source or open_source(config, lambda: scheduler.spark(config, "bronze"))
+        todo = "check --table, and that the connector writes to the topic"
+        topics = select(tables, source.topics(), f"topic in {source.name}", todo)
+        for topic in topics:
+            config.table(topic).check(topic)
+        return cls(
+            run,
+            scheduler.files(run.lake),
+            topics,
+            source,
+            source.logs(topics),
+            registry,
+            accept_loss,
+            quarantine_unknown_ids,
+            min(scheduler.parallel, len(topics)),
+            scheduler.is_continuous,
+        )
+
+    def check(self) -> None:
+        """See `Layer`."""
+        self.registry = self.registry or checked_registry(self.run.config)
+
+    def work(self, run: OpenRun) -> "_BronzeWork":
+        """See `Layer`."""
+        bronze = BronzeRun(
+            run,
+            self.source,
+            run.lake.schema_files(run.storage, self.registry),
+            self.accept_loss,
+            self.quarantine_unknown_ids,
+            colliding(run.config.catalog, "bronze", {one: "delta" for one in self.tables if is_table_name(one)}),
+            self.parallel,
+            self.is_continuous,
+        )
+        return _BronzeWork(bronze, self.logs)
+
+    def look_again(self, tables: Sequence[str]) -> None:
+        """See `Layer`."""
+        self.logs |= self.source.logs(tables)
+
+    def before_report(self) -> None:
+        """See `Layer`."""
+        reach("bronze.before_report")
+
+    def new_data(self, done: TableReport) -> NewData | None:
+        """See `Layer`."""
         lake, log = self.run.lake, self.logs[done.table]
         if not log.problem and not lake.holds(self.files, "bronze", done.table):
             # An empty topic gets a table, too.
             return NewData(max(count_offsets(unread(log, {})), 1))
         found = lake.newest_bronze(self.files, done.table)
-        lag = self.lag(found.progress, done) if found else None
+        lag = self._lag(found.progress, done) if found else None
         return None if lag is None else NewData(lag)
 
-    def lag(self, progress: BronzeProgress | None, done: TableReport) -> int | None:
-        """See `Work`.
-
-        Args:
-            progress: that of bronze.
-            done: the table's report.
-        """
+    def _lag(self, progress: BronzeProgress, done: TableReport) -> int | None:
+        """The number of new offsets; None if only Spark can tell whether there is something to do."""
         log = self.logs[done.table]
-        if log.problem:
-            return None
-        if progress is None or log.id not in progress.offsets or continue_from(log, progress.offsets)[1]:
+        if log.problem or log.id not in progress.offsets or continue_from(log, progress.offsets)[1]:
             return None
         if is_due(self.run.config.dead_letter_topic(done.table), progress):
             return None
@@ -147,11 +187,6 @@ class _BronzeWork(Work):
 
     bronze: BronzeRun
     logs: Mapping[str, TopicLog]
-    look: _TopicLag
-
-    def lag(self, spark: SparkSession, done: TableReport) -> int | None:
-        """See `Work`."""
-        return self.look.lag(self.bronze.run.lake.bronze(spark, done.table).progress(), done)
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""

@@ -73,10 +73,8 @@ Continuous = Annotated[
     bool, typer.Option("--continuous", help="Repeat until SIGTERM (ends batches, 20 s at most) or Ctrl-C (cancels).")
 ]
 Interval = Annotated[
-    float,
-    typer.Option(
-        "--interval", parser=_seconds, metavar="TIME", help="Start continuous runs this far apart, for example 10s."
-    ),
+    float | None,
+    typer.Option("--interval", parser=_seconds, metavar="TIME", help="Start rounds this far apart, for example 1m."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
 JsonFile = Annotated[
@@ -105,7 +103,7 @@ class RunOptions:
 
     parallel: int | None = None
     is_continuous: bool = False
-    interval_seconds: float = 10.0
+    interval_seconds: float | None = None
     as_json: bool = False
     json_file: Path | None = None
     profile: Path | None = None
@@ -114,7 +112,7 @@ class RunOptions:
 def run_options(
     parallel: Parallel = None,
     continuous: Continuous = False,
-    interval: Interval = 10.0,
+    interval: Interval = None,
     as_json: Json = False,
     json_file: JsonFile = None,
     profile: Profile = None,

@@ -1,7 +1,7 @@
 """Progress of a run on a terminal, updated in place. Without a terminal, the log shows it."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.live import Live
@@ -14,14 +14,14 @@ _MAX_NAMED = 3
 
 
 class Display:
-    """Shows the state of the latest run, from its report."""
+    """Shows the state of the latest run, from the reports of its layers."""
 
     def __init__(self) -> None:
-        self._report: Report | None = None
+        self._reports: Sequence[Report] = ()
 
-    def watch(self, report: Report) -> None:
-        """Show this run."""
-        self._report = report
+    def watch(self, *reports: Report) -> None:
+        """Show the layers that run now."""
+        self._reports = reports
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -34,9 +34,9 @@ class Display:
             yield
 
     def _line(self) -> Text:
-        if self._report is None:
+        if not self._reports:
             return Text("starting Spark")
-        return Text(line(self._report), overflow="ellipsis", no_wrap=True)
+        return Text("\n".join(map(line, self._reports)), overflow="ellipsis", no_wrap=True)
 
 
 def line(report: Report) -> str:

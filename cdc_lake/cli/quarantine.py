@@ -1,7 +1,7 @@
 """`cdc-lake quarantine`: list, show, replay and drop records that do not decode and events that silver rejected."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +14,7 @@ from rich.text import Text
 from cdc_lake.cli.flags import ConfigFile, Json, OptionalTables, RunOptions, Tables, with_flags
 from cdc_lake.cli.look import short
 from cdc_lake.cli.output import Output, answer
-from cdc_lake.cli.run import run_layers
+from cdc_lake.cli.run import run_steps
 from cdc_lake.config import Config, load_config
 from cdc_lake.runs.report import Report
 
@@ -120,12 +120,12 @@ def replay(
 ) -> None:
     """Replay records after you fixed the cause. Then run silver."""
 
-    def work(settings: Config, scheduler: "TableScheduler") -> Report:
+    def work(settings: Config, scheduler: "TableScheduler") -> Sequence[Report]:
         from cdc_lake.operations.replay import replay_quarantined
 
-        return replay_quarantined(settings, table, selection=selection, scheduler=scheduler)
+        return [replay_quarantined(settings, table, selection=selection, scheduler=scheduler)]
 
-    run_layers([work], config, RunOptions(as_json=as_json))
+    run_steps([work], config, RunOptions(as_json=as_json))
 
 
 @app.command()
@@ -140,12 +140,12 @@ def drop(
 ) -> None:
     """Drop quarantined records. Bronze keeps the records and their bytes."""
 
-    def work(settings: Config, scheduler: "TableScheduler") -> Report:
+    def work(settings: Config, scheduler: "TableScheduler") -> Sequence[Report]:
         from cdc_lake.operations.drop import drop_quarantined
 
-        return drop_quarantined(settings, table, because, selection=selection, scheduler=scheduler)
+        return [drop_quarantined(settings, table, because, selection=selection, scheduler=scheduler)]
 
-    run_layers([work], config, RunOptions(as_json=as_json))
+    run_steps([work], config, RunOptions(as_json=as_json))
 
 
 def print_listing(found: "Listing", console: Console) -> None:

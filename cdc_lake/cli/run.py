@@ -47,6 +47,9 @@ app = typer.Typer(help="Update the tables of a layer, or maintain them.", no_arg
 _GRACE_SECONDS = 20.0
 """After SIGTERM or Ctrl-C, running batches have this long to commit; then they are cancelled."""
 
+_POLL_SECONDS, _RETRY_SECONDS = 0.5, 10.0
+"""Without `--interval`: the shortest pause after a round without news, and the pause after one with an error."""
+
 AcceptLoss = Annotated[
     bool, typer.Option("--accept-loss", help="Continue past records that Kafka has deleted, and record the gap.")
 ]
@@ -58,8 +61,8 @@ QuarantineUnknownIds = Annotated[
 ]
 
 
-Layer = Callable[[Config, "TableScheduler"], Report]
-"""Runs a layer."""
+Step = Callable[[Config, "TableScheduler"], Sequence[Report]]
+"""Runs layers whose tables take turns."""
 
 
 Then = Annotated[
@@ -86,19 +89,19 @@ def bronze(
 ) -> None:
     """Land new records of Kafka topics in bronze."""
 
-    def land(settings: Config, scheduler: "TableScheduler") -> Report:
-        from cdc_lake.bronze.run import run_bronze
+    following = layers_after(LayerName.bronze, then, model)
 
-        return run_bronze(
-            settings,
-            table,
-            accept_loss=accept_loss,
-            quarantine_unknown_ids=quarantine_unknown_ids,
-            scheduler=scheduler,
+    def land(settings: Config, scheduler: "TableScheduler") -> Sequence[Report]:
+        from cdc_lake.bronze.run import BronzeLayer
+        from cdc_lake.silver.run import SilverLayer
+
+        landing = BronzeLayer.of(
+            settings, table, scheduler, accept_loss=accept_loss, quarantine_unknown_ids=quarantine_unknown_ids
         )
+        merging = [SilverLayer.of(settings, table, scheduler, after=landing.tables)] if following else []
+        return scheduler.run(landing, *merging)
 
-    following = layers_after(LayerName.bronze, then, table, model)
-    run_layers([land, *following], config, options, has_gold=LayerName.gold in (then or ()))
+    run_steps([land], config, options, models=model if LayerName.gold in following else ())
 
 
 @app.command()
@@ -115,8 +118,14 @@ def silver(
     options: RunOptions,
 ) -> None:
     """Merge new bronze events into the silver tables."""
-    following = layers_after(LayerName.silver, then, table, model)
-    run_layers([merge_of(table, accept_loss=accept_loss), *following], config, options, has_gold=bool(following))
+    following = layers_after(LayerName.silver, then, model)
+
+    def merge(settings: Config, scheduler: "TableScheduler") -> Sequence[Report]:
+        from cdc_lake.silver.run import run_silver
+
+        return [run_silver(settings, table, accept_loss=accept_loss, scheduler=scheduler)]
+
+    run_steps([merge], config, options, models=model if following else ())
 
 
 @app.command()
@@ -128,7 +137,7 @@ def gold(
     options: RunOptions,
 ) -> None:
     """Refresh gold tables if their silver, model or CSV files changed."""
-    run_layers([refresh_of(model)], config, options, has_gold=True)
+    run_steps([], config, options, models=model)
 
 
 @app.command()
@@ -146,17 +155,17 @@ def maintain(
 ) -> None:
     """Compact small files and logs. Deletes files of expired versions."""
 
-    def work(settings: Config, scheduler: "TableScheduler") -> Report:
+    def work(settings: Config, scheduler: "TableScheduler") -> Sequence[Report]:
         from cdc_lake.operations.maintain import run_maintain
 
-        return run_maintain(settings, table, layer=layer.value, scheduler=scheduler)
+        return [run_maintain(settings, table, layer=layer.value, scheduler=scheduler)]
 
-    run_layers([work], config, RunOptions(parallel, continuous, interval, as_json, json_file))
+    run_steps([work], config, RunOptions(parallel, continuous, interval, as_json, json_file))
 
 
 def layers_after(
-    first: LayerName, then: Sequence[LayerName] | None, table: Sequence[str], model: Sequence[str] | None
-) -> list[Layer]:
+    first: LayerName, then: Sequence[LayerName] | None, model: Sequence[str] | None
+) -> Sequence[LayerName]:
     """The layers to run after the first one.
 
     Raises:
@@ -168,30 +177,7 @@ def layers_after(
         raise typer.BadParameter(f"after {first} come {', then '.join(following)}")
     if model and LayerName.gold not in chosen:
         raise typer.BadParameter("it selects models of gold; append `gold` to the layers", param_hint="--model")
-    runs = {LayerName.silver: merge_of(table), LayerName.gold: refresh_of(model)}
-    return [runs[layer] for layer in chosen]
-
-
-def merge_of(table: Sequence[str], *, accept_loss: bool = False) -> Layer:
-    """The silver layer, for these topics."""
-
-    def merge(settings: Config, scheduler: "TableScheduler") -> Report:
-        from cdc_lake.silver.run import run_silver
-
-        return run_silver(settings, table, accept_loss=accept_loss, scheduler=scheduler)
-
-    return merge
-
-
-def refresh_of(model: Sequence[str] | None) -> Layer:
-    """The gold layer, for these models (default: all)."""
-
-    def refresh(settings: Config, scheduler: "TableScheduler") -> Report:
-        from cdc_lake.gold.run import run_gold
-
-        return run_gold(settings, model or ["*"], scheduler=scheduler)
-
-    return refresh
+    return chosen
 
 
 def parse_offsets(text: str) -> dict[int, int]:
@@ -201,26 +187,38 @@ def parse_offsets(text: str) -> dict[int, int]:
     return {int(number): int(offset) for number, offset in (pair.split(":") for pair in text.split(","))}
 
 
-def run_layers(layers: Sequence[Layer], config: str | None, options: RunOptions, *, has_gold: bool = False) -> None:
-    """Run layers one after the other in one process, print their reports, and exit with the worst exit code.
+def run_steps(
+    steps: Sequence[Step], config: str | None, options: RunOptions, *, models: Sequence[str] | None = ()
+) -> None:
+    """Run steps one after the other in one process, print their reports, and exit with the worst exit code.
 
-    A layer follows also if tables of the one before failed, but not if that could not run at all.
+    A step follows also if tables of the one before failed, but not if that could not run at all.
+
+    Args:
+        models: names or globs of the gold models to refresh after the steps; None for all.
     """
+
+    def refresh(settings: Config, scheduler: "TableScheduler") -> Sequence[Report]:
+        from cdc_lake.gold.run import run_gold
+
+        return [run_gold(settings, models or ["*"], scheduler=scheduler)]
+
     configure_logging()
     settings = load_config(config)
     display = Display()
-    first = open_scheduler(settings, options, display, has_gold=has_gold)
-    schedulers = [first, *(first.for_another_layer() for _ in layers[1:])]
-    runs = [partial(layer, settings, scheduler) for layer, scheduler in zip(layers, schedulers, strict=True)]
+    has_gold = models is None or bool(models)
+    scheduler = open_scheduler(settings, options, display, has_gold=has_gold)
+    runs = [partial(step, settings, scheduler) for step in (*steps, *([refresh] if has_gold else ()))]
     if options.is_continuous:
-        raise typer.Exit(_run_continuously(runs, schedulers, options))
+        raise typer.Exit(_run_continuously(runs, scheduler, options))
     reports = list[Report]()
     for run in runs:
         with display.shown():
-            report = first.with_retry(run)
-        _write_profile(first, options)
-        show_report(report, options, earlier=reports)
-        reports.append(report)
+            found = scheduler.with_retry(run)
+        _write_profile(scheduler, options)
+        for report in found:
+            show_report(report, options, earlier=reports)
+            reports.append(report)
     raise typer.Exit(worst_exit_code([report.exit_code for report in reports]))
 
 
@@ -235,45 +233,66 @@ def open_scheduler(
         options.parallel or settings.run.parallel,
         watch=display.watch,
         is_continuous=options.is_continuous,
+        is_rolling=options.is_continuous and options.interval_seconds is None,
         retry_seconds=settings.run.retry_seconds,
         has_user_sql=has_gold,
     )
 
 
 def _run_continuously(
-    runs: Sequence[Callable[[], Report]], schedulers: Sequence["TableScheduler"], options: RunOptions
+    runs: Sequence[Callable[[], Sequence[Report]]], scheduler: "TableScheduler", options: RunOptions
 ) -> int:
     """Repeat runs until SIGTERM or SIGINT. Returns the worst exit code of the last runs and of the skipped tables."""
-    first = schedulers[0]
 
     def end(number: int, frame: FrameType | None) -> None:
-        first.stop()
-        giving_up = threading.Timer(_GRACE_SECONDS, first.cancel)
+        scheduler.stop()
+        giving_up = threading.Timer(_GRACE_SECONDS, scheduler.cancel)
         giving_up.daemon = True
         giving_up.start()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
     while True:
-        started, codes, news = time.monotonic(), list[int](), list[Report]()
+        started, codes, reports, news = time.monotonic(), list[int](), list[Report](), list[Report]()
         for run in runs:
             try:
-                report = run()
+                reports += run()
             except CdcLakeError as error:
                 if not error.retryable:
                     raise
-                say(f"error {error.code} {error}; retrying in {options.interval_seconds:g} s", error=True)
+                say(
+                    f"error {error.code} {error}; retrying in {options.interval_seconds or _RETRY_SECONDS:g} s",
+                    error=True,
+                )
                 codes.append(error.exit_code)
                 break  # the layers build on each other
-            codes.append(report.exit_code)
-            if report.is_news:
-                _write_profile(first, options)
-                show_report(report, options, earlier=news)
-                news.append(report)
-        first.check_jvm()
-        if first.wait(max(options.interval_seconds - (time.monotonic() - started), 0)):
-            skipped = (failure.exit_code for scheduler in schedulers for failure in scheduler.skipped.values())
+            for report in reports[len(codes) :]:
+                codes.append(report.exit_code)
+                if report.is_news:
+                    _write_profile(scheduler, options)
+                    show_report(report, options, earlier=news)
+                    news.append(report)
+        scheduler.check_jvm()
+        if scheduler.wait(_pause(options.interval_seconds, time.monotonic() - started, codes, reports)):
+            skipped = (failure.exit_code for layer in scheduler.skipped.values() for failure in layer.values())
             return worst_exit_code([*codes, *skipped])
+
+
+def _pause(interval: float | None, took: float, codes: Sequence[int], reports: Sequence[Report]) -> float:
+    """Seconds until the next round.
+
+    Args:
+        interval: seconds between the starts of rounds; None to begin at once while there is news.
+        took: seconds that the round took.
+        codes: its exit codes.
+        reports: its reports.
+    """
+    if interval is not None:
+        return max(interval - took, 0)
+    if any(codes):
+        return _RETRY_SECONDS
+    # Looking for news takes at most a tenth of the time.
+    return 0 if not all(report.is_idle for report in reports) else min(max(_POLL_SECONDS, 9 * took), _RETRY_SECONDS)
 
 
 def configure_logging() -> None:

@@ -5,24 +5,22 @@ A refresh computes the whole table, or, if the model maps sources to groups, onl
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Self
 
 from pyspark.sql import SparkSession
 
-from cdc_lake import failpoints
 from cdc_lake.config import Config
 from cdc_lake.config.gold_models import GoldModel, model_names, read_model
 from cdc_lake.errors import NoProgressError
+from cdc_lake.failpoints import reach
 from cdc_lake.gold.outbox import is_due, send_due
 from cdc_lake.gold.query import Source
 from cdc_lake.gold.refresh import Comparison, ModelRun, refresh
-from cdc_lake.lake.lake import Lake
-from cdc_lake.runs.catalog_sync import sync_catalog_after_run
 from cdc_lake.runs.context import OpenRun, Run, check_has_lease, select
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
-from cdc_lake.runs.work import NewData, Work
+from cdc_lake.runs.work import Layer, NewData, Work
 from cdc_lake.spark.session import planned_for, sibling
 from cdc_lake.storage.files import Files
 from cdc_lake.tables.contract import Commit, Table, progress_of
@@ -51,45 +49,60 @@ def run_gold(
         ConfigError: a setting lacks another one that it needs.
         InstallationError: the installed packages cannot start Spark.
     """
-    run = Run.begin(config, Report(layer="gold"))
-    folder = Path(config.gold.models)
-    todo = "see --model, and `gold.models` in the settings"
-    names = select(models, model_names(folder), f"model in {folder}", todo)
-    chosen = {name: read_model(folder / f"{name}.sql") for name in names}
-    for name, model in chosen.items():
-        check_has_lease(config.lake.lease, name, model.header.table)
     scheduler = scheduler or TableScheduler(spark=spark)
-    files = scheduler.files(run.lake)
-    if scheduler.finds_nothing_new(run, files, names, partial(_new_without_spark, run.lake, files, chosen)):
-        return run.report
-    with scheduler.open(run) as opened:
-        work = _GoldWork(opened, chosen, opened.lake.names(opened.storage, "silver"))
-        scheduler.each_table(run.report, names, work, leases=opened.leases)
-        sync_catalog_after_run(opened)
-        failpoints.reach("gold.before_report")
-    return run.report
+    (report,) = scheduler.run(_GoldLayer.of(config, models, scheduler))
+    return report
 
 
-def _new_without_spark(lake: Lake, files: Files, models: Mapping[str, GoldModel], done: TableReport) -> NewData | None:
-    """What is new, if the tables' logs show it."""
-    model = models[done.table]
-    header = model.header
-    before = lake.newest_gold(files, header.name, header.table)
-    if before is None:
-        return None
-    targets = [lake.silver(topic)[0] for topic in header.topics.values()]
-    sources = [target.newest(files) for target in targets]
-    if not all(sources) or is_due(header, before.progress):
-        return None
-    read = {source.table_id: source.progress for source in sources if source}
-    if not _is_made_from(before.progress, read, model):
-        sizes = [table.bytes for table in (before, *sources) if table and table.bytes is not None]
-        if len(sizes) <= len(sources):
+@dataclass
+class _GoldLayer(Layer):
+    """A run of gold."""
+
+    run: Run
+    files: Files
+    tables: Sequence[str]
+    models: Mapping[str, GoldModel]
+
+    @classmethod
+    def of(cls, config: Config, models: Sequence[str], scheduler: TableScheduler) -> Self:
+        """Begin a run; see `run_gold`."""
+        run = Run.begin(config, Report(layer="gold"))
+        folder = Path(config.gold.models)
+        todo = "see --model, and `gold.models` in the settings"
+        names = select(models, model_names(folder), f"model in {folder}", todo)
+        chosen = {name: read_model(folder / f"{name}.sql") for name in names}
+        for name, model in chosen.items():
+            check_has_lease(config.lake.lease, name, model.header.table)
+        return cls(run, scheduler.files(run.lake), names, chosen)
+
+    def work(self, run: OpenRun) -> "_GoldWork":
+        """See `Layer`."""
+        return _GoldWork(run, self.models, run.lake.names(run.storage, "silver"))
+
+    def before_report(self) -> None:
+        """See `Layer`."""
+        reach("gold.before_report")
+
+    def new_data(self, done: TableReport) -> NewData | None:
+        """See `Layer`."""
+        model, lake, files = self.models[done.table], self.run.lake, self.files
+        header = model.header
+        before = lake.newest_gold(files, header.name, header.table)
+        if before is None:
             return None
-        return NewData(max(sum(sizes[1:]) // _BYTES_OF_A_ROW, 1), sizes[0])
-    done.version_before = done.version_after = before.version
-    done.consumed_from = done.consumed_to = before.progress.sources
-    return NewData(0)
+        targets = [lake.silver(topic)[0] for topic in header.topics.values()]
+        sources = [target.newest(files) for target in targets]
+        if not all(sources) or is_due(header, before.progress):
+            return None
+        read = {source.table_id: source.progress for source in sources if source}
+        if not _is_made_from(before.progress, read, model):
+            sizes = [table.bytes for table in (before, *sources) if table and table.bytes is not None]
+            if len(sizes) <= len(sources):
+                return None
+            return NewData(max(sum(sizes[1:]) // _BYTES_OF_A_ROW, 1), sizes[0])
+        done.version_before = done.version_after = before.version
+        done.consumed_from = done.consumed_to = before.progress.sources
+        return NewData(0)
 
 
 def _is_made_from(progress: GoldProgress, sources: Mapping[str, SilverProgress], model: GoldModel) -> bool:
@@ -112,12 +125,6 @@ class _GoldWork(Work):
     run: OpenRun
     models: Mapping[str, GoldModel]
     silver_topics: Sequence[str]
-
-    def lag(self, spark: SparkSession, done: TableReport) -> int | None:
-        """See `Work`."""
-        run = self._of_model(spark, done)
-        comparison = _compare(run)
-        return None if comparison.has_changed or is_due(run.model.header, comparison.before) else 0
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""

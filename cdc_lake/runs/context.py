@@ -103,14 +103,21 @@ def similar_names(pattern: str, there: Sequence[str]) -> list[str]:
     return difflib.get_close_matches(pattern, there, n=3, cutoff=0.5)
 
 
-def select_landed(lake: Lake, storage: Files, patterns: Sequence[str], layer: str = "bronze") -> list[str]:
+def select_landed(
+    lake: Lake, storage: Files, patterns: Sequence[str], layer: str = "bronze", *, missing_ok: bool = False
+) -> list[str]:
     """The topics with a bronze table, or models with a gold table, that match `patterns`.
+
+    Args:
+        missing_ok: whether a pattern may match none.
 
     Raises:
         UnknownTableError: a pattern matches none.
         ConfigError: a name is that of a table inside another table's folder.
     """
     there = lake.names(storage, layer)
+    if missing_ok:
+        return [name for name in there if any(fnmatchcase(name, pattern) for pattern in patterns)]
     for name in patterns:
         if name not in there and is_table_name(name):
             lake.check_is_in_no_table(storage, layer, name)

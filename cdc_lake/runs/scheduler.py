@@ -1,7 +1,7 @@
 """Schedules many tables in one application: in parallel, one batch of each at a time, the one with the most lag first.
 
 Tables without new data are found before Spark plans anything, by reading their latest commit. If a table fails, the
-others continue.
+others continue. Layers that run together take turns: a topic's silver tables follow right after its bronze table.
 """
 
 import logging
@@ -9,11 +9,11 @@ import math
 import re
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
-from copy import copy
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -31,13 +31,13 @@ from cdc_lake.errors import (
     InfrastructureError,
 )
 from cdc_lake.lake.lake import Lake
-from cdc_lake.runs.catalog_sync import is_catalog_current
+from cdc_lake.runs.catalog_sync import is_catalog_current, sync_catalog_after_run
 from cdc_lake.runs.context import PARALLEL_READS, Leases, OpenRun, Run, remove_expired_reports, write_report
 from cdc_lake.runs.errors import translate_error
 from cdc_lake.runs.metrics import check_exporters, export
 from cdc_lake.runs.process import seconds_before
 from cdc_lake.runs.report import Failure, Report, TableReport
-from cdc_lake.runs.work import NewData, Work
+from cdc_lake.runs.work import Layer, NewData, Work
 from cdc_lake.spark.session import (
     LOCAL_DIR,
     build_session,
@@ -61,18 +61,42 @@ _EXPIRY_SECONDS = 24 * 3600
 """Time between removals of expired reports; each process that starts Spark also removes them once."""
 _FEW_TABLES = 8
 """With more tables, a JVM that compiles less is slower in total."""
+_ROUND_SECONDS, _POLL_SECONDS = 60.0, 0.1
+"""Length of a round of a continuous run, if there is news all the time, and how often it looks for news at most."""
 _SECONDS_TO_EXIT = 5
 """Spark reports that it ran out of memory before it ends the JVM."""
 _OUT_OF_MEMORY_SIGN = re.compile(r"OutOfMemoryError(?!: unable to create)(: [A-Za-z ]+)?|SparkContext was shut down")
 
 
+@dataclass(frozen=True)
+class _Tables:
+    """The tables of one layer in a run, and the work on them."""
+
+    report: Report
+    work: Work
+    leases: Leases | None
+
+
+@dataclass(eq=False)
+class _Turn:
+    """A table, and whether its next batch is due."""
+
+    tables: _Tables
+    done: TableReport
+    is_due: bool
+
+
 class TableScheduler:
     """Processes tables in parallel threads, and retries when a server does not respond.
+
+    Attributes:
+        skipped: layer -> table -> the error for which continuous runs skip it.
 
     Args:
         parallel: number of threads.
         spark: the session of the first thread (default: a new one).
-        watch: called with the report of each run when the run starts.
+        watch: called with the reports of the layers that run together when they start.
+        is_rolling: take tables up again as soon as they have new data, instead of with the next run.
         is_continuous: more runs will follow. They skip tables with an error that cannot be retried; see `end` for which
             runs leave a report.
         retry_seconds: how long to retry when a server does not respond, after 1 s, 2 s, 4 s and so on, at most 30 s.
@@ -84,17 +108,18 @@ class TableScheduler:
         parallel: int = 1,
         spark: SparkSession | None = None,
         *,
-        watch: Callable[[Report], None] | None = None,
+        watch: Callable[..., None] | None = None,
         is_continuous: bool = False,
+        is_rolling: bool = False,
         retry_seconds: float = 0.0,
         has_user_sql: bool = False,
     ) -> None:
-        self.is_continuous = is_continuous
+        self.is_continuous, self.is_rolling = is_continuous, is_rolling
         self._has_user_sql = has_user_sql
         self._retry_seconds = retry_seconds
         self._has_checked_access = self._is_short = self._has_run = False
-        self.skipped: dict[str, Failure] = {}
-        self._failing: dict[str, str] = {}
+        self.skipped: dict[str, dict[str, Failure]] = defaultdict(dict)
+        self._failing: dict[str, dict[str, str]] = {}
         self._expires_at = 0.0
         self._heap_bytes = 0
         self._disk_paths = scratch_folders(None)
@@ -102,12 +127,6 @@ class TableScheduler:
         self._sessions = [spark] if spark else []
         self._watch = watch
         self._stopping, self._cancelled = threading.Event(), threading.Event()
-
-    def for_another_layer(self) -> "TableScheduler":
-        """A scheduler with the same sessions, which stops together with this one, but skips tables of its own."""
-        made = copy(self)
-        made.skipped, made._failing, made._has_run = {}, {}, True
-        return made
 
     @property
     def session(self) -> SparkSession | None:
@@ -134,44 +153,60 @@ class TableScheduler:
         """The lake's files, for reading; see `session.lake_files`."""
         return lake_files(lake.root, self.session)
 
-    def finds_nothing_new(
-        self,
-        run: Run,
-        files: Files,
-        tables: Sequence[str],
-        look: Callable[[TableReport], NewData | None],
-    ) -> bool:
-        """Whether no table has new data, found without a session. If so, the run has ended and its report is written.
-
-        If there is little new data, the next session is one for a short run.
+    def run(self, *layers: Layer) -> list[Report]:
+        """Bring the tables of layers up to date, and write the reports. If nothing is new, Spark does not start.
 
         Args:
-            run: the run.
-            files: the lake's files.
-            tables: names.
-            look: the new data for a table; None if only Spark can tell.
+            layers: the layers, in their order. A commit to a table of the first one makes the others' tables of its
+                topic due.
+
+        Raises:
+            ConfigError, InfrastructureError, InstallationError: see `open_storage` and `Layer.check`; no report then.
         """
-        if not is_catalog_current(run, files):
+        reports = [layer.run.report for layer in layers]
+        for layer in layers:
+            skipped = self.skipped[layer.run.report.layer]
+            layer.run.report.tables = [TableReport(table=one) for one in layer.tables if one not in skipped]
+        found = [_new_data(layer, layer.run.report.tables) for layer in layers]
+        news = [new for of_layer in found for new in of_layer]
+        if self.finds_nothing_new(layers, news):
+            failpoints.check()
+            for layer in layers:
+                check_exporters(layer.run.config.run.metrics)
+                self._record_startup(layer.run.report)
+            self._show(*reports)
+            for layer in layers:
+                self.end(layer.run, self.files(layer.run.lake))
+            return reports
+        self._is_short = not self.is_continuous and _is_small(news)
+        for layer in layers:
+            layer.check()
+        opened = [self._opened(layer.run) for layer in layers]
+        queue: dict[str, list[_Turn]] = {}
+        lags = defaultdict[str, float](float)
+        for layer, run, of_layer in zip(layers, opened, found, strict=True):
+            tables = _Tables(run.report, layer.work(run), run.leases)
+            for done, new in zip(run.report.tables, of_layer, strict=True):
+                topic = layer.topic(done.table) if len(layers) > 1 else done.table
+                is_due = new is None or new.rows > 0
+                done.status = "waiting" if is_due else "unchanged"
+                queue.setdefault(topic, []).append(_Turn(tables, done, is_due))
+                lags[topic] = max(lags[topic], math.inf if new is None else new.rows)
+        due = [queue[topic] for topic in sorted(queue, key=lambda topic: -lags[topic]) if lags[topic]]
+        more = _News(layers[0], queue) if self.is_rolling else None
+        self._process_all(due, *reports, more=more)
+        for layer, run in zip(layers, opened, strict=True):
+            sync_catalog_after_run(run)
+            layer.before_report()
+            self.end(run, run.storage)
+        return reports
+
+    @staticmethod
+    def finds_nothing_new(layers: Sequence[Layer], news: Sequence[NewData | None]) -> bool:
+        """Whether no table has new data, and no entry of the catalog is behind."""
+        if not all(new is not None and not new.rows for new in news):
             return False
-        looked_at = [TableReport(table=one, status="unchanged") for one in tables if one not in self.skipped]
-        found, is_new = list[NewData | None](), False
-        with ThreadPoolExecutor(PARALLEL_READS) as pool:
-            for start in range(0, len(looked_at), PARALLEL_READS):
-                found += pool.map(partial(_none_on_error, look), looked_at[start : start + PARALLEL_READS])
-                is_new = not all(new is not None and not new.rows for new in found)
-                if is_new and isinstance(files, Storage):
-                    return False  # each table takes requests, and a JVM is running already
-        if is_new:
-            self._is_short = not self.is_continuous and _is_small(found)
-            return False
-        failpoints.check()
-        check_exporters(run.config.run.metrics)
-        self._record_startup(run.report)
-        run.report.tables = looked_at
-        if self._watch:
-            self._watch(run.report)
-        self.end(run, files)
-        return True
+        return all(is_catalog_current(layer.run, layer.files) for layer in layers)
 
     @contextmanager
     def open(self, run: Run, *, layer: str | None = None) -> Iterator[OpenRun]:
@@ -184,10 +219,14 @@ class TableScheduler:
         Raises:
             ConfigError, InfrastructureError, InstallationError: see `open_storage`.
         """
+        opened = self._opened(run, layer)
+        yield opened
+        self.end(run, opened.storage)
+
+    def _opened(self, run: Run, layer: str | None = None) -> OpenRun:
         storage, layer = self.open_storage(run), layer or run.report.layer
         leases = Leases(run.lake, run.config.lake.lease, storage, run.id, layer)
-        yield OpenRun(run.config, run.lake, run.report, layer, self._sessions[0], storage, leases)
-        self.end(run, storage)
+        return OpenRun(run.config, run.lake, run.report, layer, self._sessions[0], storage, leases)
 
     def open_storage(self, run: Run) -> Storage:
         """The lake's files, for a run that writes. The first call checks access.
@@ -229,9 +268,10 @@ class TableScheduler:
         is_dead = self.session is not None and not is_alive(self.session)
         if is_dead:
             files = LocalFiles.of(run.lake.root) or files
-        failing = {table: failure.code for table, failure in self.skipped.items()} | report.failing
-        report.is_news = not (self.is_continuous and report.is_idle and failing == self._failing)
-        self._failing = failing
+        skipped = {table: failure.code for table, failure in self.skipped[report.layer].items()}
+        failing, before = skipped | report.failing, self._failing.get(report.layer, {})
+        report.is_news = not (self.is_continuous and report.is_idle and failing == before)
+        self._failing[report.layer] = failing
         report.end()
         export(run.config.run.metrics, report)
         if report.is_news:
@@ -296,41 +336,60 @@ class TableScheduler:
         Raises:
             ConfigError: an unknown failpoint is set.
         """
+        wanted = [one for one in tables if one not in self.skipped[report.layer]]
+        report.tables += [TableReport(table=one, status="waiting") for one in wanted]
+        run = _Tables(report, work, leases)
+        self._process_all([[_Turn(run, done, is_due=True)] for done in report.tables], report)
+
+    def _process_all(
+        self,
+        queue: Sequence[Sequence[_Turn]],
+        *reports: Report,
+        more: "Callable[[], Iterable[Sequence[_Turn]]] | None" = None,
+    ) -> None:
+        """Process batches until no table is due.
+
+        Args:
+            queue: the tables of each topic, those of the first layer first.
+            reports: those of the tables.
+            more: returns topics that are due again.
+        """
         failpoints.check()
-        report.tables += [TableReport(table=one, status="waiting") for one in tables if one not in self.skipped]
-        if self._watch:
-            self._watch(report)
-        lags: dict[str, float] = {}
+        self._show(*reports)
 
-        def look(spark: SparkSession, done: TableReport) -> bool:
-            with done.phase("look"):
-                lag = _none_on_error(partial(work.lag, spark), done)
-            if lag == 0:
-                done.status = "unchanged"
-            else:
-                lags[done.table] = math.inf if lag is None else lag
-            return False
+        def process(spark: SparkSession, turns: Sequence[_Turn]) -> bool:
+            first, before = turns[0].done, turns[0].done.batches
+            for turn in turns:
+                is_over = turn.done.error or self._stopping.is_set()
+                if not is_over and (turn.is_due or first.batches > before):
+                    turn.is_due = self._process(turn.tables, spark, turn.done)
+            return any(turn.is_due for turn in turns)
 
-        def process(spark: SparkSession, done: TableReport) -> bool:
-            before, done.status = done.status, "working"
-            has_more = self._process(work, spark, done, leases)
-            if done.status == "working":
-                done.status = "unchanged" if before == "waiting" else before
-            if not has_more:
-                logger.info("%s: %s %s %s", report.layer, done.table, done.status, done.rows)
-            return has_more
-
-        with report.phase("tables"):
-            self._run_queue(report.tables, look)
-            behind = [done for done in report.tables if done.table in lags]
-            self._run_queue(sorted(behind, key=lambda done: -lags[done.table]), process)
-        if self.is_continuous:
+        with ExitStack() as phases:
+            for report in reports:
+                phases.enter_context(report.phase("tables"))
+            self._run_queue(queue, process, more)
+        for report in reports if self.is_continuous else ():
             failures = {done.table: done.error for done in report.tables if done.error}
-            self.skipped |= {table: error for table, error in failures.items() if not error.retryable}
+            self.skipped[report.layer] |= {table: error for table, error in failures.items() if not error.retryable}
 
-    def _process(self, work: Work, spark: SparkSession, done: TableReport, leases: Leases | None) -> bool:
-        """Process one batch. A failure is recorded in the table's report and ends its work."""
+    def _show(self, *reports: Report) -> None:
+        if self._watch:
+            self._watch(*reports)
 
+    def _process(self, tables: _Tables, spark: SparkSession, done: TableReport) -> bool:
+        """Process one batch; returns whether there are more. A failure is recorded in the table's report and ends its
+        work.
+        """
+        before, done.status = done.status, "working"
+        has_more = self._process_next(tables.work, spark, done, tables.leases)
+        if done.status == "working":
+            done.status = "unchanged" if before == "waiting" else before
+        if not has_more:
+            logger.info("%s: %s %s %s", tables.report.layer, done.table, done.status, done.rows)
+        return has_more
+
+    def _process_next(self, work: Work, spark: SparkSession, done: TableReport, leases: Leases | None) -> bool:
         def take() -> bool:
             try:
                 with done.phase("open"), leases.hold(done.table) if leases else nullcontext():
@@ -375,24 +434,49 @@ class TableScheduler:
             "committed",
         )
 
-    def _run_queue(self, tables: Sequence[TableReport], do: Callable[[SparkSession, TableReport], bool]) -> None:
-        """Call `do` for each table. As long as it returns true, the table goes back to the end of the queue."""
-        line = deque(tables)
+    def _run_queue(
+        self,
+        queue: Sequence[T],
+        do: Callable[[SparkSession, T], bool],
+        more: Callable[[], Iterable[T]] | None = None,
+    ) -> None:
+        """Call `do` for each item. As long as it returns true, the item goes back to the end of the queue.
+
+        Args:
+            more: returns further items; asked whenever the queue is empty.
+        """
+        line, working = deque(queue), list[T]()
+        lock = threading.Lock()
+
+        def take() -> T | None:
+            with lock:
+                if not line and more and working:
+                    line.extend(item for item in more() if item not in working)
+                if line:
+                    working.append(line.popleft())
+                    return working[-1]
+            return None
 
         def serve(spark: SparkSession) -> None:
             while not self._stopping.is_set():
+                item = take()
+                if item is None:
+                    if not (more and working):
+                        return
+                    self._pause(_POLL_SECONDS)
+                    continue
                 try:
-                    done = line.popleft()
-                except IndexError:
-                    return
-                if do(spark, done):
-                    line.append(done)
+                    if do(spark, item):
+                        line.append(item)
+                finally:
+                    working.remove(item)
 
-        while len(self._sessions) < min(self.parallel, len(tables)):
+        number = self.parallel if more else min(self.parallel, len(queue))
+        while len(self._sessions) < number:
             self._sessions.append(sibling(self._sessions[0]))
         threads = [
             InheritableThread(target=_in_session, args=(spark, serve), daemon=True)
-            for spark in self._sessions[1 : len(tables)]
+            for spark in self._sessions[1:number]
         ]
         for thread in threads:
             thread.start()
@@ -414,6 +498,45 @@ def _log_retry(state: RetryCallState) -> None:
 def _in_session(spark: SparkSession, serve: Callable[[SparkSession], None]) -> None:
     session_class(spark).setActiveSession(spark._jsparkSession)
     serve(spark)
+
+
+class _News:
+    """Finds topics that have new data again during a round of a continuous run, for `_ROUND_SECONDS`.
+
+    Args:
+        layer: the first layer.
+        queue: the tables by topic.
+    """
+
+    def __init__(self, layer: Layer, queue: Mapping[str, Sequence[_Turn]]) -> None:
+        self._layer = layer
+        self._queue = queue
+        self._ends_at = time.monotonic() + _ROUND_SECONDS
+        self._next_at = 0.0
+
+    def __call__(self) -> list[Sequence[_Turn]]:
+        """The topics."""
+        started = time.monotonic()
+        if not self._next_at <= started < self._ends_at:
+            return []
+        report = self._layer.run.report
+        firsts = ((topic, turns) for topic, turns in self._queue.items() if turns[0].tables.report is report)
+        idle = {topic: turns for topic, turns in firsts if not turns[0].done.error}
+        self._layer.look_again(list(idle))
+        news = _new_data(self._layer, [TableReport(table=topic) for topic in idle])
+        rows = {topic: new.rows if new else 0 for topic, new in zip(idle, news, strict=True)}
+        found = [idle[topic] for topic in sorted(idle, key=lambda topic: -rows[topic]) if rows[topic]]
+        for turns in found:
+            turns[0].is_due = True
+        ended = time.monotonic()
+        self._next_at = ended + max(_POLL_SECONDS, 3 * (ended - started))
+        return found
+
+
+def _new_data(layer: Layer, tables: Sequence[TableReport]) -> list[NewData | None]:
+    """What is new in tables of a layer."""
+    with ThreadPoolExecutor(PARALLEL_READS) as pool:
+        return list(pool.map(partial(_none_on_error, layer.new_data), tables))
 
 
 def _none_on_error(look: Callable[[TableReport], T], done: TableReport) -> T | None:

@@ -1,11 +1,14 @@
 """What a run does with its tables, for `TableScheduler`."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
+from cdc_lake.runs.context import OpenRun, Run
 from cdc_lake.runs.report import TableReport
+from cdc_lake.storage.files import Files
 
 
 class NewData(NamedTuple):
@@ -23,10 +26,48 @@ class NewData(NamedTuple):
 class Work(ABC):
     """The work of a run on one of its tables. `spark` is the session of the calling thread."""
 
-    def lag(self, spark: SparkSession, done: TableReport) -> int | None:
-        """The amount of new data, in the layer's unit; 0 to skip the table, None if only `process_next` can tell."""
-        return None
-
     @abstractmethod
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """Process the next batch. Returns whether there are more."""
+
+
+class Layer(ABC):
+    """A run of a layer that updates tables with new data.
+
+    Attributes:
+        run: the run.
+        files: the lake's files.
+        tables: the names of its tables.
+    """
+
+    run: Run
+    files: Files
+    tables: Sequence[str]
+
+    @abstractmethod
+    def new_data(self, done: TableReport) -> NewData | None:
+        """The new data for a table, found without Spark; None if only `Work.process_next` can tell.
+
+        Args:
+            done: the table's report, which gets the progress and the version if nothing is new.
+        """
+
+    @abstractmethod
+    def work(self, run: OpenRun) -> Work:
+        """The work on the tables with new data."""
+
+    def topic(self, table: str) -> str:
+        """The topic of a table. A later layer processes a topic right after the layer before."""
+        return table
+
+    def look_again(self, tables: Sequence[str]) -> None:
+        """Forget what `new_data` remembers of the source of tables."""
+        return
+
+    @abstractmethod
+    def before_report(self) -> None:
+        """Reach the layer's failpoint."""
+
+    def check(self) -> None:
+        """Check what the work needs, before Spark starts."""
+        return

@@ -2,23 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Self
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake import failpoints
 from cdc_lake.catalogs.naming import colliding
 from cdc_lake.columns import BATCH, BRONZE
 from cdc_lake.config import Config
 from cdc_lake.errors import NoProgressError
-from cdc_lake.lake.lake import Lake, SilverTarget, check_holds_no_tables
+from cdc_lake.failpoints import reach
+from cdc_lake.lake.lake import SilverTarget, check_holds_no_tables
 from cdc_lake.lake.schema_files import SchemaFiles
-from cdc_lake.runs.catalog_sync import check_catalog_name, sync_catalog_after_run
+from cdc_lake.runs.catalog_sync import check_catalog_name
 from cdc_lake.runs.context import OpenRun, Run, check_has_lease, needs_hadoop, select_landed
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
-from cdc_lake.runs.work import NewData, Work
+from cdc_lake.runs.work import Layer, NewData, Work
 from cdc_lake.silver.commit import commit_batch
 from cdc_lake.silver.next_batch import BronzeState, next_batch
 from cdc_lake.silver.table_run import SilverRun, check_columns, check_not_behind
@@ -26,7 +26,7 @@ from cdc_lake.spark.session import batch_bytes, is_little, planned_for
 from cdc_lake.storage.files import Files
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import Table, progress_of
-from cdc_lake.tables.progress import BronzeProgress, SilverProgress
+from cdc_lake.tables.progress import SilverProgress
 
 
 def run_silver(
@@ -51,70 +51,88 @@ def run_silver(
         ConfigError: a setting requires another one.
         InstallationError: the installed packages cannot start Spark.
     """
-    run = Run.begin(config, Report(layer="silver"))
     scheduler = scheduler or TableScheduler(spark=spark)
-    files = scheduler.files(run.lake)
-    if needs_hadoop(run.lake, files):
-        files = scheduler.open_storage(run)
-    topics = select_landed(run.lake, files, tables)
-    for topic in topics:
-        config.table(topic).check(topic)
-    targets = run.lake.silver_tables(topics)
-    for name, target in targets.items():
-        check_has_lease(config.lake.lease, name, target.storage)
-    if scheduler.finds_nothing_new(run, files, list(targets), partial(_new_without_spark, run.lake, files, targets)):
-        return run.report
-    with scheduler.open(run) as opened:
-        work = _SilverWork(
-            opened,
-            targets,
-            opened.lake.schema_files(opened.storage),
-            colliding(config.catalog, "silver", {name: target.storage.kind for name, target in targets.items()}),
-            min(scheduler.parallel, len(targets)),
-            accept_loss,
+    (report,) = scheduler.run(SilverLayer.of(config, tables, scheduler, accept_loss=accept_loss))
+    return report
+
+
+@dataclass
+class SilverLayer(Layer):
+    """A run of silver; what is new is counted in bronze's batches."""
+
+    run: Run
+    files: Files
+    tables: Sequence[str]
+    targets: Mapping[str, SilverTarget]
+    parallel: int
+    accept_loss: bool
+
+    @classmethod
+    def of(
+        cls,
+        config: Config,
+        tables: Sequence[str],
+        scheduler: TableScheduler,
+        *,
+        accept_loss: bool = False,
+        after: Sequence[str] = (),
+    ) -> Self:
+        """Begin a run; see `run_silver`.
+
+        Args:
+            after: the topics that bronze lands in the same process, which may be new.
+        """
+        run = Run.begin(config, Report(layer="silver"))
+        files = scheduler.files(run.lake)
+        if not after and needs_hadoop(run.lake, files):
+            files = scheduler.open_storage(run)
+        topics = [*after, *select_landed(run.lake, files, tables, missing_ok=bool(after))]
+        for topic in topics:
+            config.table(topic).check(topic)
+        targets = run.lake.silver_tables(list(dict.fromkeys(topics)))
+        for name, target in targets.items():
+            check_has_lease(config.lake.lease, name, target.storage)
+        return cls(run, files, list(targets), targets, min(scheduler.parallel, len(targets)), accept_loss)
+
+    def topic(self, table: str) -> str:
+        """See `Layer`."""
+        return self.targets[table].topic
+
+    def work(self, run: OpenRun) -> "_SilverWork":
+        """See `Layer`."""
+        kinds = {name: target.storage.kind for name, target in self.targets.items()}
+        collisions = colliding(run.config.catalog, "silver", kinds)
+        return _SilverWork(
+            run, self.targets, run.lake.schema_files(run.storage), collisions, self.parallel, self.accept_loss
         )
-        scheduler.each_table(run.report, list(targets), work, leases=opened.leases)
-        sync_catalog_after_run(opened)
-        failpoints.reach("silver.before_report")
-    return run.report
 
+    def before_report(self) -> None:
+        """See `Layer`."""
+        reach("silver.before_report")
 
-def _new_without_spark(
-    lake: Lake, files: Files, targets: Mapping[str, SilverTarget], done: TableReport
-) -> NewData | None:
-    """What is new, if the tables' logs show it."""
-    target = targets[done.table]
-    bronze = lake.newest_bronze(files, target.topic)
-    silver = target.newest(files)
-    if bronze is None:
-        return None
-    rows = bronze.progress.rows
-    if silver is None:
-        is_first = bronze.progress.commit == 1 and not lake.holds(files, "silver", target.name)
-        return NewData(max(rows, 1)) if is_first and rows is not None else None
-    lag = _lag(bronze.table_id, bronze.progress, silver.progress, done)
-    if lag == 0:
-        return NewData(0)
-    return NewData(max(rows, 1), silver.bytes) if lag == 1 and rows is not None and silver.bytes is not None else None
-
-
-def _lag(source: str, landed: BronzeProgress | None, progress: SilverProgress | None, done: TableReport) -> int | None:
-    """See `Work`.
-
-    Args:
-        source: the bronze table's id.
-        landed: bronze's progress.
-        progress: silver's.
-    """
-    if landed is None or progress is None or progress.is_of(source, landed) is False:
-        return None
-    done.consumed_from = done.consumed_to = {source: progress.sources[source]}
-    return max(landed.commit - progress.sources[source], 0)
+    def new_data(self, done: TableReport) -> NewData | None:
+        """See `Layer`."""
+        lake, target = self.run.lake, self.targets[done.table]
+        bronze = lake.newest_bronze(self.files, target.topic)
+        if bronze is None:
+            return None if lake.holds(self.files, "bronze", target.topic) else NewData(0)
+        silver, rows = target.newest(self.files), bronze.progress.rows
+        if silver is None:
+            is_first = bronze.progress.commit == 1 and not lake.holds(self.files, "silver", target.name)
+            return NewData(max(rows, 1)) if is_first and rows is not None else None
+        if silver.progress.is_of(bronze.table_id, bronze.progress) is False:
+            return None
+        reached = silver.progress.sources[bronze.table_id]
+        done.consumed_from = done.consumed_to = {bronze.table_id: reached}
+        lag = max(bronze.progress.commit - reached, 0)
+        if lag == 1 and rows is not None and silver.bytes is not None:
+            return NewData(max(rows, 1), silver.bytes)
+        return None if lag else NewData(0)
 
 
 @dataclass(frozen=True)
 class _SilverWork(Work):
-    """The layer's work; its lag is counted in bronze's batches."""
+    """The work of silver on its tables."""
 
     run: OpenRun
     targets: Mapping[str, SilverTarget]
@@ -122,13 +140,6 @@ class _SilverWork(Work):
     collisions: Mapping[str, Mapping[str, str]]
     parallel: int
     accept_loss: bool
-
-    def lag(self, spark: SparkSession, done: TableReport) -> int | None:
-        """See `Work`."""
-        target = self.targets[done.table]
-        bronze = self.run.lake.bronze(spark, target.topic)
-        landed = bronze.progress()
-        return _lag(bronze.id(), landed, target.open(spark).progress(), done)
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""

@@ -92,7 +92,8 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def describe_reference(report: Report) -> list[dict[str, Any]]:
-    return [done.model_dump(exclude={"seconds"}) for done in report.tables]
+    versions = {"version_before", "version_after"}  # not known if the table was not opened
+    return [done.model_dump(exclude={"seconds", *versions}) for done in report.tables]
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -105,7 +106,7 @@ def test_run_with_nothing_new_starts_no_session(
     assert len(report.tables) == (3 if layer == "silver" else 1)
     written = Path(lake.config.lake.root, "_runs", report.file_name)
     assert Report.model_validate_json(written.read_text()) == report
-    monkeypatch.setattr(TableScheduler, "finds_nothing_new", lambda *arguments: False)
+    monkeypatch.setattr(turns, "_none_on_error", lambda look, done: None)
     assert describe_reference(lake.run(layer)) == describe_reference(report)  # as the JVM reports it
 
 

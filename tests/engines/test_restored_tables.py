@@ -1,6 +1,7 @@
 """Tables that are restored from a backup: their numbers then name other commits, and each reader notices it."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conformance.by_lake import table_rows
@@ -49,15 +50,15 @@ def test_bronze_restored_from_backup_is_compared_without_loss(lake: Lake, monkey
     is_unchanged: list[bool] = []
     finds = TableScheduler.finds_nothing_new
 
-    def note(self: TableScheduler, *arguments: object) -> bool:
-        is_unchanged.append(finds(self, *arguments))  # type: ignore[arg-type]
+    def note(*arguments: Any) -> bool:
+        is_unchanged.append(finds(*arguments))
         return is_unchanged[-1]
 
     lake.change(6)  # one batch now has the rows of two, and one event more
     lake.land()
     lake.change(7)
     lake.land()
-    monkeypatch.setattr(TableScheduler, "finds_nothing_new", note)
+    monkeypatch.setattr(TableScheduler, "finds_nothing_new", staticmethod(note))
     done = lake.fold()
     lake.refresh()
 

@@ -6,17 +6,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from pyspark.sql import SparkSession
 
 from cdc_lake.config import Config, LakeConfig, RunConfig
 from cdc_lake.errors import DataLossError, InfrastructureError, TableLockedError
-from cdc_lake.runs.context import Leases, Run, lake_of
+from cdc_lake.runs import scheduler as scheduler_module
+from cdc_lake.runs.context import Leases, OpenRun, Run, lake_of
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
-from cdc_lake.runs.work import Work
+from cdc_lake.runs.work import Layer, NewData, Work
 from cdc_lake.spark.session import planned_for
+from cdc_lake.storage.files import Files
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.storage.local import LocalFiles
 
@@ -25,22 +28,44 @@ pytestmark = pytest.mark.core
 
 @dataclass
 class Doing(Work):
-    """A fake: a layer whose tables have a number of batches, and whose work the test defines."""
+    """A fake: tables with a number of batches, and whose work the test defines."""
 
-    waiting: dict[str, int | None]
+    waiting: dict[str, int]
     act: Callable[[SparkSession, TableReport], None] = lambda spark, done: None
     turns: list[str] = field(default_factory=list)
-
-    def lag(self, spark: SparkSession, done: TableReport) -> int | None:
-        return self.waiting[done.table]
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         self.turns.append(done.table)
         self.act(spark, done)
         done.status = "ok"
-        left = (self.waiting[done.table] or 1) - 1
-        self.waiting[done.table] = left
-        return left > 0
+        done.batches += 1
+        self.waiting[done.table] -= 1
+        return self.waiting[done.table] > 0
+
+
+@dataclass
+class Needing(Layer):
+    """A fake: a layer that updates tables of topics."""
+
+    run: Run
+    files: Files
+    doing: Doing
+    news: dict[str, NewData | None]
+
+    def __post_init__(self) -> None:
+        self.tables = list(self.news)
+
+    def new_data(self, done: TableReport) -> NewData | None:
+        return self.news[done.table]
+
+    def work(self, run: OpenRun) -> Doing:
+        return self.doing
+
+    def before_report(self) -> None:
+        pass
+
+    def topic(self, table: str) -> str:
+        return table.partition("@")[0]
 
 
 @pytest.fixture
@@ -57,26 +82,99 @@ def run(spark: SparkSession, tmp_path: Path) -> Callable[..., Report]:
     return over
 
 
+@pytest.fixture
+def layer(tmp_path: Path) -> Callable[..., Needing]:
+    """A layer with new rows in tables, and by default as many batches."""
+
+    def of(name: Literal["bronze", "silver"], new: Mapping[str, int | None], doing: Doing | None = None) -> Needing:
+        begun = Run.begin(Config(lake=LakeConfig(root=str(tmp_path))), Report(layer=name))
+        doing = doing or Doing({table: max(rows or 0, 1) for table, rows in new.items()})
+        news = {table: None if rows is None else NewData(rows) for table, rows in new.items()}
+        return Needing(begun, LocalFiles(), doing, news)
+
+    return of
+
+
 def states(report: Report) -> Mapping[str, str]:
     return {done.table: done.status for done in report.tables}
 
 
-def test_tables_alternate_and_the_largest_backlog_starts(run: Callable[..., Report]) -> None:
+def test_tables_alternate_and_the_largest_backlog_starts(spark: SparkSession, layer: Callable[..., Needing]) -> None:
     doing = Doing({"a": 1, "b": 3, "c": 2})
 
-    run(doing)
+    TableScheduler(spark=spark).run(layer("silver", {"a": 1, "b": 3, "c": 2}, doing))
 
     assert doing.turns == ["b", "c", "a", "b", "c", "b"]
 
 
-def test_table_without_new_records_gets_no_batch_and_no_lease(run: Callable[..., Report], tmp_path: Path) -> None:
-    doing = Doing({"a": 0, "b": None})
+def test_table_without_new_records_gets_no_batch_and_no_lease(
+    spark: SparkSession, layer: Callable[..., Needing], tmp_path: Path
+) -> None:
+    silver = layer("silver", {"a": 0, "b": None})
 
-    report = run(doing)
+    (report,) = TableScheduler(spark=spark).run(silver)
 
-    assert doing.turns == ["b"]
+    assert silver.doing.turns == ["b"]
     assert states(report) == {"a": "unchanged", "b": "ok"}
     assert not (tmp_path / "_leases" / "silver" / "a").exists()
+
+
+def test_silver_follows_bronze_topic_by_topic(spark: SparkSession, layer: Callable[..., Needing]) -> None:
+    turns = list[str]()
+
+    def doing(waiting: dict[str, int], layer: str) -> Doing:
+        return Doing(waiting, lambda spark, done: turns.append(f"{layer} {done.table}"))
+
+    bronze = layer("bronze", {"a": 2, "b": 1, "c": 0}, doing({"a": 2, "b": 1}, "bronze"))
+    news = {"a": 0, "a@hudi_cow": 0, "b": 0, "c": 3, "d": 0}
+    silver = layer("silver", news, doing({"a": 1, "a@hudi_cow": 1, "b": 2, "c": 1}, "silver"))
+
+    reports = TableScheduler(spark=spark).run(bronze, silver)
+
+    of_a = ["bronze a", "silver a", "silver a@hudi_cow"]
+    assert turns == ["silver c", *of_a, "bronze b", "silver b", *of_a, "silver b"]
+    assert [states(report) for report in reports] == [
+        {"a": "ok", "b": "ok", "c": "unchanged"},
+        {"a": "ok", "a@hudi_cow": "ok", "b": "ok", "c": "ok", "d": "unchanged"},
+    ]
+
+
+def test_rolling_run_does_not_wait_for_a_slow_table(
+    spark: SparkSession, layer: Callable[..., Needing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler_module, "_POLL_SECONDS", 0.01)
+    is_done, batches = threading.Event(), 3
+
+    def act(own: SparkSession, done: TableReport) -> None:
+        if done.table == "slow":
+            assert is_done.wait(60)
+        elif done.batches == batches - 1:
+            bronze.news["quick"] = NewData(0)
+            is_done.set()
+
+    bronze = layer("bronze", {"slow": 2, "quick": 1}, Doing({"slow": 1, "quick": 1}, act))
+    silver = layer("silver", {"slow": 0, "quick": 0}, Doing({"slow": 1, "quick": 1}))
+    bronze.look_again = lambda tables: bronze.news.update(slow=NewData(0))  # type: ignore[method-assign]
+
+    landed, merged = TableScheduler(2, spark, is_continuous=True, is_rolling=True).run(bronze, silver)
+
+    assert {done.table: done.batches for done in landed.tables} == {"slow": 1, "quick": batches}
+    assert {done.table: done.batches for done in merged.tables} == {"slow": 1, "quick": batches}
+
+
+def test_failure_in_bronze_makes_no_silver_due(spark: SparkSession, layer: Callable[..., Needing]) -> None:
+    def fail(spark: SparkSession, done: TableReport) -> None:
+        raise DataLossError(done.table, "records are gone", "load it again")
+
+    bronze = layer("bronze", {"a": 1, "b": 1}, Doing({}, fail))
+    silver = layer("silver", {"a": 0, "b": 1})
+    scheduler = TableScheduler(spark=spark, is_continuous=True)
+
+    landed, merged = scheduler.run(bronze, silver)
+
+    assert silver.doing.turns == ["b"]
+    assert (landed.exit_code, merged.exit_code) == (20, 0)
+    assert {name: set(tables) for name, tables in scheduler.skipped.items()} == {"bronze": {"a", "b"}, "silver": set()}
 
 
 def test_failing_tables_do_not_stop_the_others(run: Callable[..., Report]) -> None:
@@ -154,12 +252,11 @@ def test_continuous_run_skips_tables_that_failed_permanently(run: Callable[..., 
             raise InfrastructureError("b", "no answer", "wait")
 
     scheduler = TableScheduler(1, spark, is_continuous=True)
-    doing = Doing({"a": None, "b": None, "c": None}, act)
-    first, second = run(doing, scheduler), run(Doing({"a": None, "b": None, "c": None}, act), scheduler)
+    first, second = (run(Doing({"a": 1, "b": 1, "c": 1}, act), scheduler) for _ in range(2))
 
     assert states(first) == {"a": "failed", "b": "failed", "c": "ok"}
     assert states(second) == {"b": "failed", "c": "ok"}
-    assert set(scheduler.skipped) == {"a"}
+    assert set(scheduler.skipped["silver"]) == {"a"}
 
 
 @pytest.mark.parametrize(("patience", "turns", "ends"), [(60, 2, "ok"), (0, 1, "failed")])
@@ -263,9 +360,8 @@ def test_spark_failure_after_losing_the_lease_exits_40(
 
 
 def test_standby_writes_a_report_only_when_its_state_changes(
-    run: Callable[..., Report], spark: SparkSession, tmp_path: Path
+    layer: Callable[..., Needing], spark: SparkSession, tmp_path: Path
 ) -> None:
-    config, storage = Config(lake=LakeConfig(root=str(tmp_path))), Storage(spark)
     scheduler = TableScheduler(1, spark, is_continuous=True)
     states = ["locked", "locked", "locked", "idle", "idle", "lost", "left out", "left out"]
     told = []
@@ -277,8 +373,7 @@ def test_standby_writes_a_report_only_when_its_state_changes(
             if state == "lost":
                 raise DataLossError("a", "records are gone", "load it again")
 
-        report = run(Doing({"a": 0 if state == "idle" else 1}, act), scheduler)
-        scheduler.end(Run.begin(config, report), storage)
+        (report,) = scheduler.run(layer("silver", {"a": 0 if state == "idle" else 1}, Doing({"a": 1}, act)))
         told.append(report.is_news)
 
     assert told == [True, False, False, True, False, True, False, False]

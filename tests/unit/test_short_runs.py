@@ -1,20 +1,48 @@
-"""Which runs are so short that they get a JVM with fewer compilers, and continuous runs whose JVM has exited."""
+"""Which runs get a JVM with fewer compilers; pauses of continuous runs, and what they do when their JVM exits."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from cdc_lake.cli.run import _pause
 from cdc_lake.config import CHECKOUT, Config, LakeConfig
 from cdc_lake.errors import ConfigError, DriverDiedError
 from cdc_lake.runs import scheduler as turns
-from cdc_lake.runs.context import Run
-from cdc_lake.runs.report import Failure, Report
+from cdc_lake.runs.context import OpenRun, Run
+from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
-from cdc_lake.runs.work import NewData
+from cdc_lake.runs.work import Layer, NewData, Work
 from cdc_lake.spark.java import SHORT_JVM
+from cdc_lake.storage.files import Files
 from cdc_lake.storage.local import LocalFiles
 
 pytestmark = pytest.mark.core
+
+
+@dataclass
+class Fake(Layer):
+    """A fake: a layer that only looks at its tables."""
+
+    run: Run
+    files: Files
+    tables: Sequence[str]
+    look: Callable[[TableReport], NewData | None]
+
+    def new_data(self, done: TableReport) -> NewData | None:
+        return self.look(done)
+
+    def before_report(self) -> None:
+        pass
+
+    def work(self, run: OpenRun) -> Work:
+        raise AssertionError("the tests end before")
+
+
+class Started(Exception):
+    """A session would start."""
+
 
 LITTLE, MUCH, OF_A_LARGE_TABLE = NewData(20_000, 64 << 20), NewData(20_001), NewData(1, (64 << 20) + 1)
 
@@ -35,14 +63,19 @@ def test_session_is_short_if_little_is_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: list[NewData | None], is_continuous: bool, is_short: bool
 ) -> None:
     asked: list[bool] = []
-    monkeypatch.setattr(turns, "build_session", lambda *_, is_short, **__: asked.append(is_short))
-    config = Config(lake=LakeConfig(root=str(tmp_path)))
-    scheduler, names = TableScheduler(is_continuous=is_continuous), [str(number) for number in range(len(found))]
-    by_name = dict(zip(names, found, strict=True))
 
-    run = Run.begin(config, Report(layer="silver"))
-    assert not scheduler.finds_nothing_new(run, LocalFiles(), names, lambda done: by_name[done.table])
-    scheduler.spark(config, "a run")
+    def start(*_: object, is_short: bool, **__: object) -> None:
+        asked.append(is_short)
+        raise Started
+
+    monkeypatch.setattr(turns, "build_session", start)
+    by_name = {str(number): new for number, new in enumerate(found)}
+    run = Run.begin(Config(lake=LakeConfig(root=str(tmp_path))), Report(layer="silver"))
+
+    with pytest.raises(Started):
+        TableScheduler(is_continuous=is_continuous).run(
+            Fake(run, LocalFiles(), list(by_name), lambda done: by_name[done.table])
+        )
 
     assert asked == [is_short]
 
@@ -58,29 +91,23 @@ def test_only_sessions_that_gold_uses_have_user_sql(
     scheduler = TableScheduler(has_user_sql=with_gold)
 
     scheduler.spark(Config(), layer)
-    scheduler.for_another_layer().spark(Config(), "another layer")
+    scheduler.spark(Config(), "another layer")
 
     assert asked == [expected]
 
 
-def test_layers_stop_together_and_skip_tables_of_their_own() -> None:
-    bronze = TableScheduler(is_continuous=True)
-    silver = bronze.for_another_layer()
+def test_failed_check_without_spark_leaves_the_error_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*_: object, **__: object) -> None:
+        raise Started
 
-    bronze.skipped["a table"] = Failure(code="CDC-000", message="", exit_code=1, retryable=False)
-    bronze.stop()
-
-    assert silver.skipped == {}
-    assert silver.wait(0)
-
-
-def test_failed_check_without_spark_leaves_the_error_to_spark(tmp_path: Path) -> None:
     def look(done: object) -> NewData:
         raise OSError("the folder cannot be read")
 
     run = Run.begin(Config(lake=LakeConfig(root=str(tmp_path))), Report(layer="silver"))
 
-    assert not TableScheduler().finds_nothing_new(run, LocalFiles(), ["one"], look)
+    monkeypatch.setattr(turns, "build_session", start)
+    with pytest.raises(Started):
+        TableScheduler().run(Fake(run, LocalFiles(), ["one"], look))
 
 
 def test_continuous_run_ends_once_its_jvm_has_exited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,6 +121,28 @@ def test_continuous_run_ends_once_its_jvm_has_exited(monkeypatch: pytest.MonkeyP
 
     scheduler.stop()
     scheduler.check_jvm()  # the JVM may end first
+
+
+@pytest.mark.parametrize(
+    ("interval", "took", "exit_code", "batches", "pause"),
+    [
+        (60.0, 12.0, 0, 1, 48.0),
+        (60.0, 70.0, 0, 0, 0.0),
+        (None, 5.0, 0, 1, 0.0),
+        (None, 0.01, 0, 0, 0.5),
+        (None, 0.3, 0, 0, 2.7),
+        (None, 5.0, 0, 0, 10.0),
+        (None, 0.01, 10, 1, 10.0),
+    ],
+)
+def test_continuous_run_pauses_if_there_is_no_news(
+    interval: float | None, took: float, exit_code: int, batches: int, pause: float
+) -> None:
+    done = TableReport(table="t", status="ok" if batches else "unchanged", batches=batches)
+
+    found = _pause(interval, took, [exit_code], [Report(layer="silver", tables=[done])])
+
+    assert found == pytest.approx(pause)
 
 
 def test_page_recommends_the_same_options_for_spark_submit() -> None:

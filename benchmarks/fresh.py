@@ -1,0 +1,228 @@
+"""`make bench-fresh`: seconds from the commit of an insert in Postgres to that of its row in silver.
+
+Debezium sends the inserts, and `cdc-lake run bronze silver --continuous` runs all the time with default settings. Rows
+become visible with a commit to silver's Delta log, so the time of a row is that of the log's file. The first seconds,
+in which the JVM compiles, are reported but not counted.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import quantiles
+
+import psutil
+import psycopg
+from deltalake import DeltaTable
+
+from benchmarks.profile import CpuByKind
+from benchmarks.quick import servers, silver_folder
+from cdc_lake.demo.sample import wait_until_sent
+from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
+
+DATABASE = "fresh"
+_POLL_SECONDS, _START_SECONDS, _LAST_SECONDS = 0.05, 300.0, 120.0
+_BINS = (1, 2, 3, 5, 8, 13, 21, 34, 55)
+"""Upper ends of the histogram's bins, in seconds."""
+
+
+@dataclass
+class Silver:
+    """When rows came into the silver tables.
+
+    Attributes:
+        at: table and id -> time of the commit.
+    """
+
+    lake: Path
+    tables: Sequence[str]
+    at: dict[tuple[str, int], float] = field(default_factory=dict)
+    _versions: dict[str, int] = field(default_factory=dict)
+
+    def look(self) -> None:
+        """Find the rows of commits since the last look."""
+        for table in self.tables:
+            folder = silver_folder(self.lake, f"{DATABASE}.public.{table}")
+            version = self._versions.get(table, -1) + 1
+            while (folder / "_delta_log" / f"{version:020}.json").exists():
+                self._versions[table] = version
+                version += 1
+            newest = self._versions.get(table, -1)
+            if newest == version - 1 and newest >= 0:
+                self._take(table, folder, newest)
+
+    def _take(self, table: str, folder: Path, version: int) -> None:
+        at = (folder / "_delta_log" / f"{version:020}.json").stat().st_mtime
+        for identity in DeltaTable(str(folder), version=version).to_pyarrow_table(columns=["id"])["id"].to_pylist():
+            self.at.setdefault((table, identity), at)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was measured.
+
+    Attributes:
+        first: seconds from the start of the process until all tables have a row.
+        latencies: seconds of each insert, in their order.
+        cores: CPU seconds per second, by the kinds of `benchmarks.profile`.
+        peak: the most bytes of memory that they had.
+    """
+
+    first: float
+    latencies: Sequence[float]
+    cores: Mapping[str, float]
+    peak: int
+
+
+def measure(
+    folder: Path, addresses: Mapping[str, str], *, tables: int, every: float, warm_up: float, seconds: float
+) -> Outcome:
+    """Insert rows, and find out when they are in silver.
+
+    Args:
+        folder: for the lake.
+        addresses: the servers'.
+        tables: number of tables.
+        every: seconds between two inserts into a table.
+        warm_up: seconds before the measurement.
+        seconds: length of the measurement.
+
+    Raises:
+        RuntimeError: rows are missing in silver.
+    """
+    names = [f"t{number:03}" for number in range(tables)]
+    with psycopg.connect(addresses["postgres"], autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {DATABASE}")
+    dsn = psycopg.conninfo.make_conninfo(addresses["postgres"], dbname=DATABASE)
+    with psycopg.connect(dsn, autocommit=True) as source:
+        for name in names:
+            source.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, at timestamptz, note text)")
+            source.execute(f"INSERT INTO {name} VALUES (0, now(), 'the first row')")
+        config = postgres_connector_config(
+            addresses, database=DATABASE, topic_prefix=DATABASE, tables=[f"public.{name}" for name in names]
+        )
+        put_connector(addresses["connect"], DATABASE, config)
+        wait_until_sent(dsn, DATABASE, _START_SECONDS)
+        silver = Silver(folder / "lake", names)
+        with _running(folder) as process:
+            started = time.time()
+            _watch(silver, lambda: len(silver.at) == len(names), _START_SECONDS)
+            first = max(silver.at.values()) - started
+            sent = dict[tuple[str, int], float]()
+            stopped = threading.Event()
+            inserting = threading.Thread(target=_insert, args=(source, names, every, sent, stopped))
+            inserting.start()
+            _watch(silver, lambda: False, warm_up)
+            cpu = _Cpu(process.pid)
+            begun, before = time.time(), cpu.read()
+            peak = _watch(silver, lambda: False, seconds, process.pid)
+            ended, after = time.time(), cpu.read()
+            cores = {kind: (after[kind] - before[kind]) / (ended - begun) for kind in after}
+            stopped.set()
+            inserting.join()
+            _watch(silver, lambda: sent.keys() <= silver.at.keys(), _LAST_SECONDS)
+    if missing := sent.keys() - silver.at.keys():
+        raise RuntimeError(f"{len(missing)} rows are not in silver, for example {min(missing)}")
+    counted = [one for one, at in sent.items() if begun <= at < ended]
+    return Outcome(first, [silver.at[one] - sent[one] for one in counted], cores, peak)
+
+
+class _Cpu(CpuByKind):
+    """The CPU seconds of a driver in another process."""
+
+    def __init__(self, pid: int) -> None:
+        self._driver = psutil.Process(pid)
+        super().__init__(next(one.pid for one in self._driver.children(recursive=True) if one.name() == "java"))
+
+    def read(self) -> dict[str, float]:
+        """See `CpuByKind`."""
+        times = self._driver.cpu_times()
+        return super().read() | {"Python driver": times.user + times.system}
+
+
+@contextmanager
+def _running(folder: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    """Bronze and silver, continuously; stopped at the end, as by Ctrl-C."""
+    environment = {
+        **os.environ,
+        "CDC_LAKE__STACK__FOLDER": str(folder / "stack"),
+        "CDC_LAKE__LAKE__ROOT": str(folder / "lake"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    command = ["cdc-lake", "run", "bronze", "--table", f"{DATABASE}.public.*", "silver", "--continuous"]
+    with (folder / "run.log").open("wb") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+
+
+def _insert(
+    source: psycopg.Connection,
+    names: Sequence[str],
+    every: float,
+    sent: dict[tuple[str, int], float],
+    stopped: threading.Event,
+) -> None:
+    """Insert a row into one table after the other, until stopped."""
+    begun, number = time.monotonic(), 0
+    while not stopped.wait(max(begun + number * every / len(names) - time.monotonic(), 0)):
+        identity, name = 1 + number // len(names), names[number % len(names)]
+        source.execute(f"INSERT INTO {name} VALUES ({identity}, now(), 'row {identity}')")
+        sent[name, identity] = time.time()
+        number += 1
+
+
+def _watch(silver: Silver, is_over: Callable[[], bool], seconds: float, pid: int | None = None) -> int:
+    """Look at silver until `is_over`, or for some seconds. Returns the most memory that a process tree had."""
+    peak, until = 0, time.monotonic() + seconds
+    while not is_over() and time.monotonic() < until:
+        silver.look()
+        if pid is not None:
+            tree = (psutil.Process(pid), *psutil.Process(pid).children(recursive=True))
+            peak = max(peak, sum(one.memory_info().rss for one in tree if one.is_running()))
+        time.sleep(_POLL_SECONDS)
+    return peak
+
+
+def show(outcome: Outcome) -> None:
+    """Print the figures, and how many inserts took how long."""
+    cuts = quantiles(outcome.latencies, n=20)
+    print(f"first rows after {outcome.first:.1f} s")
+    print(f"p50 {cuts[9]:.1f} s, p95 {cuts[18]:.1f} s, at most {max(outcome.latencies):.1f} s", end="; ")
+    print(f"{sum(outcome.cores.values()):.2f} cores, {outcome.peak / 2**30:.1f} GiB")
+    print(", ".join(f"{kind} {cores:.2f}" for kind, cores in outcome.cores.items()))
+    least = 0
+    for most in (*_BINS, max(*outcome.latencies, _BINS[-1]) + 1):
+        number = sum(least <= one < most for one in outcome.latencies)
+        print(f"{least:4}-{most:<3.0f} s {number:5} {'#' * round(60 * number / len(outcome.latencies))}")
+        least = int(most)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the benchmark and print its figures."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fresh", description=__doc__)
+    parser.add_argument("--tables", type=int, default=5, help="number of tables")
+    parser.add_argument("--every", type=float, default=1.0, help="seconds between two inserts into a table")
+    parser.add_argument("--warm-up", type=float, default=100.0, help="seconds before the measurement")
+    parser.add_argument("--seconds", type=float, default=100.0, help="length of the measurement")
+    options = parser.parse_args(arguments)
+    with servers() as (folder, addresses):
+        try:
+            outcome = measure(folder, addresses, **vars(options))
+        except BaseException:
+            print((folder / "run.log").read_text()[-4000:])
+            raise
+    show(outcome)
+
+
+if __name__ == "__main__":
+    main()
