@@ -522,7 +522,11 @@ class _News:
         report = self._layer.run.report
         firsts = ((topic, turns) for topic, turns in self._queue.items() if turns[0].tables.report is report)
         idle = {topic: turns for topic, turns in firsts if not turns[0].done.error}
-        self._layer.look_again(list(idle))
+        try:
+            self._layer.look_again(list(idle))
+        except CdcLakeError:
+            self._ends_at = started  # the next round reports it
+            return []
         news = _new_data(self._layer, [TableReport(table=topic) for topic in idle])
         rows = {topic: new.rows if new else 0 for topic, new in zip(idle, news, strict=True)}
         found = [idle[topic] for topic in sorted(idle, key=lambda topic: -rows[topic]) if rows[topic]]

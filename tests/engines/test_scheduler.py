@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -160,6 +160,29 @@ def test_rolling_run_does_not_wait_for_a_slow_table(
 
     assert {done.table: done.batches for done in landed.tables} == {"slow": 1, "quick": batches}
     assert {done.table: done.batches for done in merged.tables} == {"slow": 1, "quick": batches}
+
+
+def test_rolling_run_ends_its_round_if_the_source_does_not_respond(
+    spark: SparkSession, layer: Callable[..., Needing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler_module, "_POLL_SECONDS", 0.01)
+    has_looked = threading.Event()
+
+    def look_again(tables: Sequence[str]) -> None:
+        has_looked.set()
+        raise InfrastructureError("Kafka", "the broker does not answer", "wait")
+
+    def act(own: SparkSession, done: TableReport) -> None:
+        assert done.table == "quick" or has_looked.wait(60)
+
+    bronze = layer("bronze", {"slow": 2, "quick": 1}, Doing({"slow": 1, "quick": 1}, act))
+    bronze.look_again = look_again  # type: ignore[method-assign]
+    scheduler = TableScheduler(2, spark, is_continuous=True, is_rolling=True)
+
+    (report,) = scheduler.run(bronze)
+
+    assert {done.table: done.batches for done in report.tables} == {"slow": 1, "quick": 1}
+    assert not scheduler.wait(0)
 
 
 def test_failure_in_bronze_makes_no_silver_due(spark: SparkSession, layer: Callable[..., Needing]) -> None:
