@@ -86,7 +86,7 @@ def _print_status(found: "Status", console: Console) -> None:
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("table", overflow="fold")
     table.add_column("layer")
-    for heading in ("com-\nmit", "records\nbehind", "seconds\nbehind", "fresh,\np95 s", "quaran-\ntined"):
+    for heading in ("com-\nmit", "records\nbehind", "seconds\nbehind", "fresh\np95 s", "quaran-\ntined"):
         table.add_column(heading, justify="right")
     table.add_column("last run (UTC)")
     for one in found.tables:

@@ -5,6 +5,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -239,7 +240,8 @@ def test_recreated_topic_stops_and_accept_loss_continues(landed: Bronze, monkeyp
     assert landed.table.version() == 0
     command = re.search(r"`cdc-lake ([^`]*)`", stopped.error.message)
     assert command is not None
-    monkeypatch.setattr(bronze, "run_bronze", landed.run_bronze)
+    known = {"source": landed.broker, "registry": landed.topic.registry}
+    monkeypatch.setattr(bronze.BronzeLayer, "of", partial(bronze.BronzeLayer.of, **known))
     monkeypatch.setenv("CDC_LAKE__LAKE__ROOT", str(landed.root))
 
     ended = CliRunner().invoke(app, command[1].split())
