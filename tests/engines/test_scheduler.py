@@ -162,7 +162,7 @@ def test_rolling_run_does_not_wait_for_a_slow_table(
     assert {done.table: done.batches for done in merged.tables} == {"slow": 1, "quick": batches}
 
 
-def test_rolling_run_ends_its_round_if_the_source_does_not_respond(
+def test_rolling_round_ends_if_the_source_does_not_respond(
     spark: SparkSession, layer: Callable[..., Needing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduler_module, "_POLL_SECONDS", 0.01)
