@@ -52,9 +52,10 @@ def write(folder: Path, topic: str, offset: int, *rows: dict[str, int]) -> None:
     file.with_suffix(".new").rename(file)
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
     environment = {
         **os.environ,
+        **variables,
         "PYSPARK_SUBMIT_ARGS": f"--conf 'spark.driver.extraJavaOptions={SMALL_JVM}' pyspark-shell",
         "CDC_LAKE_CONFIG": str(folder / "cdc-lake.yml"),
     }
@@ -105,6 +106,21 @@ def test_all_layers_run_continuously(folder: Path) -> None:
 
     assert process.returncode == 0, err
     assert {json.loads(line)["layer"] for line in out.splitlines()} == {"bronze", "silver", "gold"}
+
+
+@pytest.mark.parametrize("point", ["bronze.after_append", "silver.after_side", "silver.after_merge"])
+def test_killed_process_is_recovered_by_the_next(folder: Path, point: str) -> None:
+    with start(folder, CDC_LAKE_FAILPOINT=f"{point}:kill9") as process:
+        process.communicate(timeout=300)
+    assert process.returncode == -signal.SIGKILL
+    write(folder, TOPIC, 2, {"id": 1, "n": 11}, {"id": 3, "n": 30})
+
+    with start(folder) as process:
+        _, err = process.communicate(timeout=300)
+
+    assert process.returncode == 0, err
+    assert in_silver(folder) == {1: 11, 2: 20, 3: 30}
+    assert in_gold(folder) == {0: 20, 1: 41}
 
 
 @pytest.mark.core
