@@ -28,5 +28,5 @@ if __name__ == "__main__":
         return read(spark, topic, spans)
 
     broker.read = read_large  # type: ignore[method-assign]
-    bronze.run_bronze = partial(bronze.run_bronze, source=broker, registry=registry)
+    bronze.BronzeLayer.of = partial(bronze.BronzeLayer.of, source=broker, registry=registry)
     main("run", "bronze", "--table", "pagila.public.*", "--parallel", "1")

@@ -33,6 +33,6 @@ if __name__ == "__main__":
 
     broker.logs = with_an_error  # type: ignore[method-assign]
     broker.warnings = lambda topic: [WARNING] if topic == TABLE else []  # type: ignore[method-assign]
-    bronze.run_bronze = partial(bronze.run_bronze, source=broker, registry=registry)
+    bronze.BronzeLayer.of = partial(bronze.BronzeLayer.of, source=broker, registry=registry)
     atexit.register(says_goodbye)
     main("run", "bronze", "--table", TABLE, "--table", FAILING)

@@ -40,7 +40,7 @@ if __name__ == "__main__":
     os.environ["CDC_LAKE__LAKE__ROOT"] = f"{disk}/lake"
     (disk / "lake").mkdir()
     broker, registry = servers()
-    bronze.run_bronze = partial(bronze.run_bronze, source=broker, registry=registry)
+    bronze.BronzeLayer.of = partial(bronze.BronzeLayer.of, source=broker, registry=registry)
     spark = build_session("cdc_lake on a full disk", is_short=True)
     codes: dict[str, list[object]] = {layer: [] for layer in LAYERS}
     free_bytes = list(sizes)

@@ -35,7 +35,8 @@ def test_report_is_last_line_and_in_file(launcher: str, submit: Submit, lake: Pa
     file, profile = tmp_path / "report.json", tmp_path / "profile.json"
     for one in (file, profile):
         one.write_text("of an earlier run")
-    flags = ("--json", "--json-file", str(file), "--profile", str(profile))
+    # The calling thread runs the jobs, because Spark does not name those of other threads.
+    flags = ("--json", "--json-file", str(file), "--profile", str(profile), "--parallel", "1")
 
     ended = submit("bronze", *flags, job=JOB) if launcher == "spark-submit" else run_without_spark_submit(lake, *flags)
 
