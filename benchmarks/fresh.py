@@ -12,7 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import quantiles
@@ -38,29 +38,24 @@ class Silver:
 
     Attributes:
         at: table and id -> time of the commit.
+        _next: table -> the version to read next.
     """
 
     lake: Path
     tables: Sequence[str]
     at: dict[tuple[str, int], float] = field(default_factory=dict)
-    _versions: dict[str, int] = field(default_factory=dict)
+    _next: dict[str, int] = field(default_factory=dict)
 
     def look(self) -> None:
         """Find the rows of commits since the last look."""
         for table in self.tables:
             folder = silver_folder(self.lake, f"{DATABASE}.public.{table}")
-            version = self._versions.get(table, -1) + 1
-            while (folder / "_delta_log" / f"{version:020}.json").exists():
-                self._versions[table] = version
-                version += 1
-            newest = self._versions.get(table, -1)
-            if newest == version - 1 and newest >= 0:
-                self._take(table, folder, newest)
-
-    def _take(self, table: str, folder: Path, version: int) -> None:
-        at = (folder / "_delta_log" / f"{version:020}.json").stat().st_mtime
-        for identity in DeltaTable(str(folder), version=version).to_pyarrow_table(columns=["id"])["id"].to_pylist():
-            self.at.setdefault((table, identity), at)
+            while (commit := folder / "_delta_log" / f"{self._next.get(table, 0):020}.json").exists():
+                version = self._next.get(table, 0)
+                rows = DeltaTable(str(folder), version=version).to_pyarrow_table(columns=["id"])
+                for identity in rows["id"].to_pylist():
+                    self.at.setdefault((table, identity), commit.stat().st_mtime)
+                self._next[table] = version + 1
 
 
 @dataclass(frozen=True)
@@ -187,10 +182,17 @@ def _watch(silver: Silver, is_over: Callable[[], bool], seconds: float, pid: int
     while not is_over() and time.monotonic() < until:
         silver.look()
         if pid is not None:
-            tree = (psutil.Process(pid), *psutil.Process(pid).children(recursive=True))
-            peak = max(peak, sum(one.memory_info().rss for one in tree if one.is_running()))
+            peak = max(peak, _memory_bytes(psutil.Process(pid)))
         time.sleep(_POLL_SECONDS)
     return peak
+
+
+def _memory_bytes(process: psutil.Process) -> int:
+    found = 0
+    for one in (process, *process.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            found += one.memory_info().rss
+    return found
 
 
 def show(outcome: Outcome) -> None:

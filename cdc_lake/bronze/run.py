@@ -25,7 +25,6 @@ from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.servers import checked_registry, open_source
 from cdc_lake.runs.work import Layer, NewData, Work
 from cdc_lake.sources.logs import Span, TopicLog, TopicSource, count_offsets
-from cdc_lake.storage.files import Files
 from cdc_lake.tables.progress import BronzeProgress
 
 
@@ -76,9 +75,6 @@ def run_bronze(
 class BronzeLayer(Layer):
     """A run of bronze."""
 
-    run: Run
-    files: Files
-    tables: Sequence[str]
     source: TopicSource
     logs: dict[str, TopicLog]
     registry: Registry | None

@@ -13,7 +13,7 @@ RENAME_OR_EXCLUDE = "rename it with `schema.rename`, or exclude it with `schema.
 _RESERVED = frozenset((*SILVER_META, KEY, KEEP, DELETE))
 
 
-def variant_name(name: str, kind: str, reserved: Collection[str] = ()) -> str:
+def variant_name(name: str, kind: str, reserved: Collection[str]) -> str:
     """The name of the variant column of `name` for values of another type.
 
     Args:

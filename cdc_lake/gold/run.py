@@ -22,7 +22,6 @@ from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import Layer, NewData, Work
 from cdc_lake.spark.session import planned_for, sibling
-from cdc_lake.storage.files import Files
 from cdc_lake.tables.contract import Commit, Table, progress_of
 from cdc_lake.tables.progress import GoldProgress, SilverProgress
 
@@ -58,9 +57,6 @@ def run_gold(
 class _GoldLayer(Layer):
     """A run of gold."""
 
-    run: Run
-    files: Files
-    tables: Sequence[str]
     models: Mapping[str, GoldModel]
 
     @classmethod

@@ -195,7 +195,8 @@ class Freshness(BaseModel):
         Args:
             ages: seconds, and the number of changes.
         """
-        ordered, totals = sorted(ages), list(accumulate(number for _, number in sorted(ages)))
+        ordered = sorted(ages)
+        totals = list(accumulate(number for _, number in ordered))
 
         def quantile(share: float) -> float:
             return round(ordered[bisect_left(totals, share * totals[-1])][0], 1)

@@ -176,7 +176,7 @@ class TableScheduler:
                 self._record_startup(layer.run.report)
             self._show(*reports)
             for layer in layers:
-                self.end(layer.run, self.files(layer.run.lake))
+                self.end(layer.run, layer.files)
             return reports
         self._is_short = not self.is_continuous and _is_small(news)
         for layer in layers:

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pyspark.sql import SparkSession
@@ -31,6 +32,7 @@ class Work(ABC):
         """Process the next batch. Returns whether there are more."""
 
 
+@dataclass
 class Layer(ABC):
     """A run of a layer that updates tables with new data.
 

@@ -30,7 +30,7 @@ from cdc_lake.spark.expressions import built_once
 from cdc_lake.tables.progress import SidePin, SilverProgress
 
 _TIMES = 20
-"""So many source times of a batch are told apart, for its freshness."""
+"""Bins of the histogram of the source times in a batch."""
 _DEFAULTS = (
     "set value.converter.ignore.default.for.nullables=true (Confluent's converter; Apicurio's has no such setting), or "
     "drop the column's default"

@@ -23,7 +23,6 @@ from cdc_lake.silver.commit import commit_batch
 from cdc_lake.silver.next_batch import BronzeState, next_batch
 from cdc_lake.silver.table_run import SilverRun, check_columns, check_not_behind
 from cdc_lake.spark.session import batch_bytes, is_little, planned_for
-from cdc_lake.storage.files import Files
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import Table, progress_of
 from cdc_lake.tables.progress import SilverProgress
@@ -60,9 +59,6 @@ def run_silver(
 class SilverLayer(Layer):
     """A run of silver; what is new is counted in bronze's batches."""
 
-    run: Run
-    files: Files
-    tables: Sequence[str]
     targets: Mapping[str, SilverTarget]
     parallel: int
     accept_loss: bool
@@ -102,9 +98,7 @@ class SilverLayer(Layer):
         """See `Layer`."""
         kinds = {name: target.storage.kind for name, target in self.targets.items()}
         collisions = colliding(run.config.catalog, "silver", kinds)
-        return _SilverWork(
-            run, self.targets, run.lake.schema_files(run.storage), collisions, self.parallel, self.accept_loss
-        )
+        return _SilverWork(run, self, run.lake.schema_files(run.storage), collisions)
 
     def before_report(self) -> None:
         """See `Layer`."""
@@ -135,15 +129,13 @@ class _SilverWork(Work):
     """The work of silver on its tables."""
 
     run: OpenRun
-    targets: Mapping[str, SilverTarget]
+    layer: SilverLayer
     schemas: SchemaFiles
     collisions: Mapping[str, Mapping[str, str]]
-    parallel: int
-    accept_loss: bool
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
-        target, lake, leases = self.targets[done.table], self.run.lake, self.run.leases
+        target, lake, leases = self.layer.targets[done.table], self.run.lake, self.run.leases
         bronze = lake.bronze(spark, target.topic)
         landed = progress_of(bronze)
         storage = Storage(spark)
@@ -173,10 +165,10 @@ class _SilverWork(Work):
             check_lease=lambda: leases.check(done.table),
         )
         check_columns(run)
-        if run.is_comparison and progress is not None and not self.accept_loss:
+        if run.is_comparison and progress is not None and not self.layer.accept_loss:
             check_not_behind(run, progress)
         run = run.with_current_key(progress.key_from if progress else None)
-        max_bytes = batch_bytes(spark, run.settings.read.max_batch_bytes, self.parallel)
+        max_bytes = batch_bytes(spark, run.settings.read.max_batch_bytes, self.layer.parallel)
         return _fold_next(run, progress, BronzeState(bronze, bronze.id(), landed), reached or 0, max_bytes)
 
 

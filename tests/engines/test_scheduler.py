@@ -19,7 +19,6 @@ from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import Layer, NewData, Work
 from cdc_lake.spark.session import planned_for
-from cdc_lake.storage.files import Files
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.storage.local import LocalFiles
 
@@ -47,13 +46,8 @@ class Doing(Work):
 class Needing(Layer):
     """A fake: a layer that updates tables of topics."""
 
-    run: Run
-    files: Files
     doing: Doing
     news: dict[str, NewData | None]
-
-    def __post_init__(self) -> None:
-        self.tables = list(self.news)
 
     def new_data(self, done: TableReport) -> NewData | None:
         return self.news[done.table]
@@ -90,7 +84,7 @@ def layer(tmp_path: Path) -> Callable[..., Needing]:
         begun = Run.begin(Config(lake=LakeConfig(root=str(tmp_path))), Report(layer=name))
         doing = doing or Doing({table: max(rows or 0, 1) for table, rows in new.items()})
         news = {table: None if rows is None else NewData(rows) for table, rows in new.items()}
-        return Needing(begun, LocalFiles(), doing, news)
+        return Needing(begun, LocalFiles(), list(news), doing, news)
 
     return of
 

@@ -1,6 +1,6 @@
 """Which runs get a JVM with fewer compilers; pauses of continuous runs, and what they do when their JVM exits."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import Layer, NewData, Work
 from cdc_lake.spark.java import SHORT_JVM
-from cdc_lake.storage.files import Files
 from cdc_lake.storage.local import LocalFiles
 
 pytestmark = pytest.mark.core
@@ -25,9 +24,6 @@ pytestmark = pytest.mark.core
 class Fake(Layer):
     """A fake: a layer that only looks at its tables."""
 
-    run: Run
-    files: Files
-    tables: Sequence[str]
     look: Callable[[TableReport], NewData | None]
 
     def new_data(self, done: TableReport) -> NewData | None:
