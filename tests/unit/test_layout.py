@@ -121,7 +121,7 @@ def test_known_names_never_narrow_a_column() -> None:
 
 
 def test_existing_column_name_is_not_reused() -> None:
-    assert variant_name("n", "decimal(4,2)") == "n__decimal_4_2"
+    assert variant_name("n", "decimal(4,2)", ()) == "n__decimal_4_2"
     assert follow([{"n": "string", "n__int": "date"}, {"n": "int", "n__int": "date"}]).layout.variants == {
         "n__int_": "n"
     }
