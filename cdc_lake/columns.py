@@ -103,15 +103,6 @@ SIDE = {
 """
 KEY_ENTRY, IMAGE_ENTRY, TABLE_ENTRY, REJECTED_ENTRY = SIDE_KINDS = ("key", "image", "table", "rejected")
 START_ID, SNAPSHOT_ID = "start", "snapshot"
-OLD_KINDS = {
-    "deleted": KEY_ENTRY,
-    "awaiting": KEY_ENTRY,
-    "moved": IMAGE_ENTRY,
-    "truncated": TABLE_ENTRY,
-    "snapshot": TABLE_ENTRY,
-}
-"""Kinds of entries in versions up to 0.1.0."""
-
 
 _NOT_IN_NAMES = re.compile("[ ,;{}()=\\x00-\\x1f\\x7f\\ud800-\\udfff]")
 """Characters that Delta does not allow in names, control characters, and unpaired surrogates."""

@@ -20,13 +20,7 @@ from cdc_lake.bronze.explain import with_reasons
 from cdc_lake.bronze.landing import Landing, rewritten, starting_progress, stored_progress
 from cdc_lake.bronze.log_order import KNOWN_LOG_TS, log_order, with_log_order
 from cdc_lake.bronze.offsets import batch_spans, continue_from, lag_by_partition, unread
-from cdc_lake.bronze.schema_resolution import (
-    ResolvedSchemas,
-    ScanSummary,
-    decide,
-    resolve_schemas,
-    scan_records,
-)
+from cdc_lake.bronze.schema_resolution import ResolvedSchemas, ScanSummary, decide, resolve_schemas, scan_records
 from cdc_lake.config import TableConfig
 from cdc_lake.errors import ConfigError, InfrastructureError, QualityGateError
 from cdc_lake.failpoints import reach

@@ -116,11 +116,9 @@ class BronzeLayer(Layer):
         )
 
     def check(self) -> None:
-        """See `Layer`."""
         self.registry = self.registry or checked_registry(self.run.config)
 
     def work(self, run: OpenRun) -> "_BronzeWork":
-        """See `Layer`."""
         bronze = BronzeRun(
             run,
             self.source,
@@ -134,15 +132,12 @@ class BronzeLayer(Layer):
         return _BronzeWork(bronze, self.logs)
 
     def look_again(self, tables: Sequence[str]) -> None:
-        """See `Layer`."""
         self.logs |= self.source.logs(tables)
 
     def before_report(self) -> None:
-        """See `Layer`."""
         reach("bronze.before_report")
 
     def new_data(self, done: TableReport) -> NewData | None:
-        """See `Layer`."""
         lake, log = self.run.lake, self.logs[done.table]
         if not log.problem and not lake.holds(self.files, "bronze", done.table):
             # An empty topic gets a table, too.
@@ -185,7 +180,6 @@ class _BronzeWork(Work):
     logs: Mapping[str, TopicLog]
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        """See `Work`."""
         run, source = self.bronze.run, self.bronze.source
         for warning in source.warnings(done.table):
             done.warn(warning)

@@ -10,15 +10,9 @@ from cdc_lake.bronze.sequence import check_sequence
 from cdc_lake.decode import framing
 from cdc_lake.decode import json as json_format
 from cdc_lake.decode.column_mapping import ColumnMapping
-from cdc_lake.decode.envelope import (
-    row_fields,
-)
+from cdc_lake.decode.envelope import row_fields
 from cdc_lake.decode.key import key_fields, key_tree_from_row
-from cdc_lake.decode.records import (
-    WriterSchema,
-    layout,
-    spark_refusal,
-)
+from cdc_lake.decode.records import WriterSchema, layout, spark_refusal
 from cdc_lake.decode.schemas import SchemaError
 from cdc_lake.decode.types import type_mapping
 

@@ -5,7 +5,7 @@ time.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from pyspark.sql.types import StructType
@@ -26,7 +26,6 @@ class Entry:
         layer: bronze, silver or gold.
         kind: its storage type.
         path: its folder.
-        former: its default name in an earlier version.
         schema: all columns, including the table format's and partition columns; comments are in their metadata.
         partition_by: partition columns, if readers need to know them: one column or none, in Hudi only.
         partitions: folder names of the partitions.
@@ -41,27 +40,11 @@ class Entry:
     schema: StructType
     partition_by: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
-    former: str | None = None
-
-    def as_listed(self, found: Mapping[str, "Listing"]) -> "Entry":
-        """The entry with its former name, if the catalog lists the table under that name.
-
-        Args:
-            found: the database's listings by name.
-        """
-        if self.former is None or self.former not in found or not found[self.former].is_of(self.path):
-            return self
-        return replace(self, name=self.former)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names under which it is listed."""
         return names(self.name, self.kind)
-
-    @property
-    def all_names(self) -> tuple[str, ...]:
-        """Its current and former names."""
-        return (*self.names, *(names(self.former, self.kind) if self.former else ()))
 
 
 def names(name: str, kind: Kind) -> tuple[str, ...]:

@@ -53,7 +53,6 @@ class GlueCatalog:
         return hudi_listings(entry)
 
     def found(self, database: str, names: Collection[str] | None = None) -> dict[str, Listing]:
-        """See `Catalog`."""
         with self._translated():
             if names is None:
                 tables = self._all("get_tables", "TableList", DatabaseName=database)
@@ -62,7 +61,6 @@ class GlueCatalog:
             return {table["Name"]: _listing(table) for table in tables}
 
     def put(self, entry: Entry) -> None:
-        """See `Catalog`."""
         with self._translated():
             if self._or_nothing(self._glue.get_database, Name=entry.database) is None:
                 self._glue.create_database(DatabaseInput={"Name": entry.database})
@@ -73,7 +71,6 @@ class GlueCatalog:
                     self._put_partitions(listing, entry.partitions)
 
     def drop(self, database: str, name: str) -> None:
-        """See `Catalog`."""
         with self._translated():
             self._or_nothing(self._glue.delete_table, DatabaseName=database, Name=name)
 

@@ -59,11 +59,9 @@ class HiveCatalog:
             self._conf.set(name, value)
 
     def listings(self, entry: Entry) -> tuple[Listing, ...]:
-        """See `Catalog`."""
         return (delta_listing(entry),) if entry.kind == "delta" else hudi_listings(entry)
 
     def found(self, database: str, names: Collection[str] | None = None) -> dict[str, Listing]:
-        """See `Catalog`."""
         with self._client() as client:
             if database not in client.getAllDatabases():
                 return {}
@@ -88,7 +86,6 @@ class HiveCatalog:
         self._put_as_listed(entry)
 
     def drop(self, database: str, name: str) -> None:
-        """See `Catalog`."""
         with self._client() as client:
             if database in client.getAllDatabases():
                 client.dropTable(database, name, *_KEEP_FILES_IF_EXISTS)

@@ -31,13 +31,6 @@ def names_of(settings: CatalogConfig, layer: str, table: str) -> tuple[str, str]
     return _plain(settings.database.format(**parts)), _plain(template.format(**parts))
 
 
-def former_name(settings: CatalogConfig, layer: str, table: str) -> str | None:
-    """A table's default name in version 0.1; none if the settings define the template."""
-    if layer == "gold" or "table" in settings.model_fields_set:
-        return None
-    return names_of(settings.model_copy(update={"table": "{table}"}), layer, table)[1]
-
-
 def colliding(settings: CatalogConfig, layer: str, tables: Mapping[str, Kind]) -> dict[str, dict[str, str]]:
     """Tables with the same name in the catalog; none without a catalog.
 

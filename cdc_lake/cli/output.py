@@ -44,7 +44,6 @@ class LogFormatter(logging.Formatter):
     """Formats a record and its traceback as one log entry."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """See `logging.Formatter`."""
         return as_log_entry(super().format(record))
 
 

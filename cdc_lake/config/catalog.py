@@ -60,8 +60,7 @@ class CatalogConfig(Model):
     )
     table: Annotated[str, _template("prefix", "schema", "table", "layer")] = Field(
         default="{schema}_{table}",
-        description="Names a topic's table, from `{prefix}`, `{schema}`, `{table}` and `{layer}`. Without it, tables "
-        "that the catalog lists as `{table}`, the default of version 0.1, keep that name.",
+        description="Names a topic's table, from `{prefix}`, `{schema}`, `{table}` and `{layer}`.",
     )
     gold_database: str = Field(default="gold", min_length=1, description="Names the database of the gold tables.")
     delta_columns: bool = Field(

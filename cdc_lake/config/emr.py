@@ -1,8 +1,7 @@
 """Amazon EMR."""
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -93,8 +92,6 @@ class EmrNewCluster(Model):
 class EmrCluster(Model):
     """EMR on EC2: an existing cluster, or the settings of a new one."""
 
-    former_keys: ClassVar[Mapping[str, tuple[str, ...]]] = {key: ("new", key) for key in EmrNewCluster.model_fields}
-
     id: str | None = Field(default=None, pattern=r"^j-[A-Z0-9]+$", description="Sends steps to this cluster.")
     runtime_roles: bool = Field(
         default=True,
@@ -124,11 +121,6 @@ class EmrRoles(Model):
 
 class EmrConfig(Model):
     """How jobs run on Amazon EMR. Only `cdc-lake emr` reads this, not the jobs."""
-
-    former_keys: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "driver": ("resources", "driver"),
-        "executor": ("resources", "executor"),
-    }
 
     name: str = Field(
         default="cdc-lake", pattern=r"^[a-zA-Z0-9-]+$", description="Sets how names of steps and job runs begin."

@@ -17,7 +17,7 @@ import yaml
 from pydantic import ValidationError
 
 from cdc_lake import aws
-from cdc_lake.config.base import Key, in_words, merged, warn_of_former_keys, with_new_keys
+from cdc_lake.config.base import in_words, merged
 from cdc_lake.config.secrets import SSM
 from cdc_lake.config.settings import Config
 from cdc_lake.errors import ConfigError
@@ -69,15 +69,10 @@ def load_config(path: str | Path | None = None) -> Config:
     if not isinstance(content, dict):
         raise ConfigError(where, "the file must hold keys and values", "see docs/reference/settings.md")
     try:
-        settings, written = with_new_keys(content, Config)
-        warn_of_former_keys(where, written)
-        of_environment, by_variables = _from_environment()
-        config = Config.model_validate(merged(settings, of_environment), context={"folder": folder})
+        config = Config.model_validate(merged(content, _from_environment()), context={"folder": folder})
     except ValidationError as exc:
-        what = in_words(exc, Config, written | by_variables)
+        what = in_words(exc, Config)
         raise ConfigError(where, what, "correct the file, or the CDC_LAKE__ variable of that name") from exc
-    except ValueError as exc:
-        raise ConfigError(where, str(exc), "set each setting once") from exc
     if asked.startswith(SSM) and "://" not in config.lake.root:
         what = "settings from Parameter Store cannot use a local `lake.root`"
         raise ConfigError(where, what, "set a URL such as s3://bucket/lake")
@@ -106,31 +101,16 @@ def read_yaml(where: str, text: str) -> Any:
     raise ConfigError(where, what, "correct the file")
 
 
-def _from_environment() -> tuple[dict[str, Any], dict[Key, Key]]:
-    """The settings in variables; and the former keys among them, as `with_new_keys` returns them.
-
-    Raises:
-        ValueError: a setting is given under both keys.
-    """
+def _from_environment() -> dict[str, Any]:
+    """The settings in variables. A variable of an inner key wins over one of the mapping around it."""
     found: dict[str, Any] = {}
-    names: dict[Key, str] = {}
-    written: dict[Key, Key] = {}
     for name, text in sorted(os.environ.items(), key=lambda variable: variable[0].count(_BETWEEN)):
-        if not name.upper().startswith(_PREFIX):
-            continue
-        key = tuple(name[len(_PREFIX) :].lower().split(_BETWEEN))
-        value = _value(text)
-        for step in reversed(key):
-            value = {step: value}
-        settings, former = with_new_keys(value, Config)
-        warn_of_former_keys(name, former)
-        today = next((new + key[len(old) :] for new, old in former.items() if key[: len(old)] == old), key)
-        if other := names.get(today):
-            raise ValueError(f"{other} and {name} are the same setting; remove the one under the former key")
-        names[today] = name
-        written |= former
-        found = merged(found, settings)  # a variable of an inner key wins over one of the mapping around it
-    return found, written
+        if name.upper().startswith(_PREFIX):
+            value = _value(text)
+            for step in reversed(name[len(_PREFIX) :].lower().split(_BETWEEN)):
+                value = {step: value}
+            found = merged(found, value)
+    return found
 
 
 def _value(text: str) -> Any:

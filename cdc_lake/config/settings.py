@@ -1,8 +1,7 @@
 """All settings of a run, by section."""
 
-from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
@@ -129,8 +128,6 @@ class RunConfig(Model):
 
 class Config(Model):
     """All settings of a run. `load_config` reads them from a file and the environment."""
-
-    former_keys: ClassVar[Mapping[str, tuple[str, ...]]] = {"lease": ("lake", "lease"), "metrics": ("run", "metrics")}
 
     kafka: KafkaConfig = KafkaConfig()
     files: FilesConfig = FilesConfig()

@@ -1,8 +1,7 @@
 """The settings of a table, in groups; each can be left out."""
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AwareDatetime, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -156,18 +155,13 @@ class MergeConfig(Model):
     )
 
 
-def _are_values_kept(value: Any) -> Any:
-    """`soft_delete_values`, the former key, had words for it."""
-    return value == "last" if value in ("last", "null") else value
-
-
 class DeletesConfig(Model):
     """How deletes and truncates of the source change silver."""
 
     mode: Literal["soft", "hard"] = Field(
         default="soft", description="`soft` keeps a deleted row with `__deleted = true`. `hard` removes it."
     )
-    keep_values: Annotated[bool, BeforeValidator(_are_values_kept)] = Field(
+    keep_values: bool = Field(
         default=True,
         description="Keeps the last values of a soft-deleted row. If false, columns outside the key become null.",
     )
@@ -258,47 +252,6 @@ class TableConfig(Model):
     """How one table is read, merged and stored."""
 
     model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)  # `schema` is a method of pydantic's
-
-    former_keys: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "silver": ("storage",),
-        "start": ("read", "start"),
-        "max_rows": ("read", "max_records_per_batch"),
-        "max_batch_bytes": ("read", "max_batch_bytes"),
-        "min_batch_bytes": ("read", "min_batch_bytes"),
-        "max_latency_seconds": ("read", "max_latency_seconds"),
-        "max_record_bytes": ("read", "max_record_bytes"),
-        "on_log_reset": ("read", "on_log_reset"),
-        "key_framing": ("key", "wire_format"),
-        "key_schemas": ("key", "schemas"),
-        "key_columns": ("key", "columns"),
-        "value_framing": ("value", "wire_format"),
-        "value_schemas": ("value", "schemas"),
-        "columns": ("value", "columns"),
-        "metadata_prefix": ("envelope", "add_fields_prefix"),
-        "metadata_fields": ("envelope", "add_fields_renamed"),
-        "unavailable_value": ("envelope", "unavailable_value_placeholder"),
-        "null_means_keep": ("envelope", "null_means_unchanged"),
-        "record_names": ("envelope", "record_names"),
-        "mode": ("merge", "mode"),
-        "keys": ("merge", "keys"),
-        "sequence_by": ("merge", "sequence_by"),
-        "apply_as_deletes": ("merge", "apply_as_deletes"),
-        "derive": ("merge", "derive"),
-        "deletes": ("deletes", "mode"),
-        "soft_delete_values": ("deletes", "keep_values"),
-        "delete_memory_days": ("deletes", "retention_days"),
-        "truncates": ("deletes", "truncates"),
-        "truncates_across_partitions": ("deletes", "across_partitions"),
-        "remove_missing_after_snapshot": ("deletes", "missing_after_snapshot"),
-        "evolution": ("schema", "evolution"),
-        "except_columns": ("schema", "exclude"),
-        "rename": ("schema", "rename"),
-        "cast": ("schema", "cast"),
-        "expectations": ("quality", "expectations"),
-        "on_error": ("quality", "on_error"),
-        "dead_letter_topic": ("quality", "dead_letter_topic"),
-        "max_quarantined": ("quality", "max_quarantined"),
-    }
 
     storage: tuple[StorageConfig, ...] = Field(
         default=(StorageConfig(),),

@@ -32,7 +32,6 @@ class AnyChanges:
         self.players = [player for table in tables if (player := _Player(source, table, random)).keys]
 
     def make(self) -> str:
-        """See `Changes`."""
         players = [player for player in self.players if player.keys]
         if not players:
             return "nothing"

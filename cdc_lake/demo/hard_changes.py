@@ -244,7 +244,6 @@ class HardChanges:
         self.customer = Player(source, CUSTOMER, random)
 
     def make(self) -> str:
-        """See `Changes`."""
         (change,) = self.random.choices(tuple(_SHARES), tuple(_SHARES.values()))
         change(self.random.choice((self.film, self.customer)))
         return change.__name__

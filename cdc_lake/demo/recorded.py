@@ -71,20 +71,16 @@ class RecordedTopic:
         self._records = records
 
     def warnings(self, topic: str) -> Sequence[str]:
-        """See `TopicSource`."""
         return ()
 
     def topics(self) -> list[str]:
-        """See `TopicSource`."""
         return [TOPIC]
 
     def logs(self, topics: Sequence[str]) -> dict[str, TopicLog]:
-        """See `TopicSource`."""
         first, last = self._records[0], self._records[-1]
         return {TOPIC: TopicLog(TOPIC, "recorded", {first.partition: Span(first.offset, last.offset + 1)})}
 
     def read(self, spark: SparkSession, topic: str, spans: Mapping[int, Span]) -> DataFrame:
-        """See `TopicSource`."""
         rows = [
             (r.key, r.value, topic, r.partition, r.offset, _EPOCH + timedelta(milliseconds=r.timestamp_ms), r.headers)
             for r in self._records
@@ -99,22 +95,18 @@ class RecordedTopic:
         return spans, self.read(spark, topic, spans)
 
     def offsets_at(self, log: TopicLog, timestamp_ms: int) -> dict[int, int]:
-        """See `TopicSource`."""
         return {
             partition: next((r.offset for r in self._records if r.timestamp_ms >= timestamp_ms), span.end)
             for partition, span in log.partitions.items()
         }
 
     def timestamps_ms(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
-        """See `TopicSource`."""
         return {r.partition: r.timestamp_ms for r in self._first(offsets)}
 
     def first_records(self, topic: str, offsets: Mapping[int, int]) -> dict[int, Identity]:
-        """See `TopicSource`."""
         return {r.partition: Identity.of(r.offset, r.timestamp_ms, r.key, r.value) for r in self._first(offsets)}
 
     def skipped_records(self, spans: Mapping[int, Span], records: int) -> int:
-        """See `TopicSource`."""
         return 0
 
     def _first(self, offsets: Mapping[int, int]) -> list[Record]:
@@ -135,7 +127,6 @@ class RecordedRegistry:
     namespaces = ("contentId", "globalId")
 
     def schema(self, kind: str, schema_id: str) -> RegisteredSchema | None:
-        """See `Registry`."""
         text = self.texts.get(f"{kind}:{schema_id}")
         return None if text is None else RegisteredSchema(text)
 

@@ -38,7 +38,6 @@ class Shop:
         }
 
     def make(self) -> str:
-        """See `Changes`."""
         self.made += 1
         if self.made % _SNAPSHOT_EVERY == 100:
             return self._ask_for_a_snapshot()

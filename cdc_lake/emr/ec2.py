@@ -50,7 +50,6 @@ class Ec2:
         return {"JobFlowId": self._cluster_id(), "Steps": [step], **role}
 
     def line(self, job: Submission) -> str:
-        """See `Target`."""
         request = self.request(job)
         (step,) = request["Steps"]
         named = {name: step[name] for name in ("Name", "ActionOnFailure")}
@@ -63,14 +62,12 @@ class Ec2:
         return shell_line("aws emr add-steps", flags)
 
     def submit(self, job: Submission) -> str:
-        """See `Target`."""
         request, emr = self.request(job), client("emr", self._settings.region)
         with translated(f"cluster {self._id}"):
             (step,) = emr.add_job_flow_steps(**request)["StepIds"]
         return str(step)
 
     def states(self, *ids: str) -> list[RunState]:
-        """See `Target`."""
         cluster, emr = self._cluster_id(), client("emr", self._settings.region)
         with translated(f"cluster {cluster}"):
             if not ids:

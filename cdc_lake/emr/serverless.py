@@ -51,7 +51,6 @@ class Serverless:
         }
 
     def line(self, job: Submission) -> str:
-        """See `Target`."""
         request = self.request(job)
         timeout = request.get("executionTimeoutMinutes")
         flags = {
@@ -67,13 +66,11 @@ class Serverless:
         return shell_line("aws emr-serverless start-job-run", flags)
 
     def submit(self, job: Submission) -> str:
-        """See `Target`."""
         request, emr = self.request(job), client("emr-serverless", self._settings.region)
         with translated(f"application {self._application}"):
             return str(emr.start_job_run(**request)["jobRunId"])
 
     def states(self, *ids: str) -> list[RunState]:
-        """See `Target`."""
         emr, place = client("emr-serverless", self._settings.region), {"applicationId": self._application}
         if not ids:
             with translated(f"application {self._application}"):

@@ -94,12 +94,9 @@ class KeyRun:
 
     def _take_memory(self, row: Mapping[str, Any]) -> None:
         self.has_memory = True
-        # Versions up to 0.1.0 wrote no position in entries of awaited key changes.
-        log_position = row["log_position"] and log_position_of(row["log_position"])
         if not self.has_stored:
-            self.state = State(applied_at=log_position, order=order_of(row["order"]))
-        if seen := row["seen"] or row["log_position"]:
-            self.state.seen_at = log_position_of(seen)
+            self.state = State(applied_at=log_position_of(row["log_position"]), order=order_of(row["order"]))
+        self.state.seen_at = log_position_of(row["seen"] or row["log_position"])
         self.state.moved_by = row["key_change"]
 
     def _take_event(self, row: Mapping[str, Any], record: Record | None) -> None:

@@ -152,8 +152,6 @@ def _groups(run: ModelRun, comparison: Comparison, result: DataFrame) -> Groups 
 
 def _is_read(source: Source, before: GoldProgress) -> bool:
     """Whether the version that gold was computed from is still that version of the table."""
-    if source.id not in before.nonces:
-        return True
     version = before.versions[source.id]
     if version > source.version:
         return False

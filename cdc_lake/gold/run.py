@@ -72,15 +72,12 @@ class _GoldLayer(Layer):
         return cls(run, scheduler.files(run.lake), names, chosen)
 
     def work(self, run: OpenRun) -> "_GoldWork":
-        """See `Layer`."""
         return _GoldWork(run, self.models, run.lake.names(run.storage, "silver"))
 
     def before_report(self) -> None:
-        """See `Layer`."""
         reach("gold.before_report")
 
     def new_data(self, done: TableReport) -> NewData | None:
-        """See `Layer`."""
         model, lake, files = self.models[done.table], self.run.lake, self.files
         header = model.header
         before = lake.newest_gold(files, header.name, header.table)
@@ -123,7 +120,6 @@ class _GoldWork(Work):
     silver_topics: Sequence[str]
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        """See `Work`."""
         run = self._of_model(sibling(spark), done)
         self.run.leases.recover(run.gold, done)
         comparison = _compare(run)

@@ -169,7 +169,7 @@ class Lake:
 
 
 def missing_rows(bronze: BronzeTable, landed: BronzeProgress, version: int) -> str | None:
-    """Describe the rows that bronze landed and no longer has; none if it has all, or an early version wrote it.
+    """Describe the rows that bronze landed and no longer has; none if it has all, or if the number is unknown.
 
     Args:
         bronze: the table.

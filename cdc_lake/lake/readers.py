@@ -89,7 +89,6 @@ class FilesReader:
         self._files = files
 
     def bronze(self, topic: str) -> BronzeState:
-        """See `Reader`."""
         found = newest_rows(self._files, self._lake.path("bronze", topic))
         if found is None:
             raise NeedsSparkError
@@ -97,7 +96,6 @@ class FilesReader:
         return BronzeState(newest.table_id, newest.progress, _RowsInFiles(self._files, rows))
 
     def silver(self, target: SilverTarget) -> SilverProgress | None:
-        """See `Reader`."""
         newest = target.newest(self._files)
         if newest is None and self._files.holds(target.path, *TABLE_FOLDERS):
             raise NeedsSparkError
@@ -119,12 +117,10 @@ class _RowsInFiles:
         self._rows = rows
 
     def quarantined(self) -> int:
-        """See `BronzeRows`."""
         is_quarantined = pc.field("status") == "quarantined"
         return len(rows_where(self._files, self._rows, is_quarantined, ["status"], least={"status": "quarantined"}))
 
     def waiting(self, reached: int) -> tuple[int, int | None]:
-        """See `BronzeRows`."""
         is_waiting = (pc.field("batch") > reached) & (pc.field("status") == "ok")
         columns = ["batch", "status", "kafka_timestamp"]
         found = rows_where(self._files, self._rows, is_waiting, columns, least={"batch": reached + 1})
@@ -133,7 +129,6 @@ class _RowsInFiles:
         return len(times), None if oldest is None else oldest // 1000
 
     def latest_value_schema(self, commit: int) -> str | None:
-        """See `BronzeRows`."""
         columns = ["status", "value_schema", *_LOG_ORDER]
         for since in (commit - _NEAR_BATCHES, 0):
             is_of_row = (pc.field("status") == "ok") & pc.field("value_schema").is_valid() & (pc.field("batch") > since)
@@ -153,17 +148,14 @@ class SparkReader:
         self._spark = spark
 
     def bronze(self, topic: str) -> BronzeState:
-        """See `Reader`."""
         table = self._lake.bronze(self._spark, topic)
         progress = progress_of(table)
         return BronzeState(table.id(), progress, _RowsBySpark(table))
 
     def silver(self, target: SilverTarget) -> SilverProgress | None:
-        """See `Reader`."""
         return target.open(self._spark).progress()
 
     def columns(self, path: str, format: str, open: Callable[[SparkSession], Table[Any]]) -> Columns | None:
-        """See `Reader`."""
         table = open(self._spark)
         return Columns(table.schema(), table.partition_folders()) if table.exists() else None
 
@@ -175,17 +167,14 @@ class _RowsBySpark:
         self._rows = bronze.read()
 
     def quarantined(self) -> int:
-        """See `BronzeRows`."""
         return self._rows.where(F.col("status") == "quarantined").count()
 
     def waiting(self, reached: int) -> tuple[int, int | None]:
-        """See `BronzeRows`."""
         rows = self._rows.where((F.col("batch") > reached) & (F.col("status") == "ok"))
         number, oldest_ms = rows.agg(F.count("*"), F.min(F.unix_millis("kafka_timestamp"))).collect()[0]
         return number, oldest_ms
 
     def latest_value_schema(self, commit: int) -> str | None:
-        """See `BronzeRows`."""
         rows = self._rows.where((F.col("status") == "ok") & F.col("value_schema").isNotNull())
         latest = F.max_by("value_schema", F.struct(*_LOG_ORDER))
         for since in (commit - _NEAR_BATCHES, 0):

@@ -14,17 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.columns import (
-    DELETE,
-    IMAGE_ENTRY,
-    OLD_KINDS,
-    REJECTED_ENTRY,
-    SEEN,
-    SIDE,
-    SIDE_KINDS,
-    SNAPSHOT_ID,
-    START_ID,
-)
+from cdc_lake.columns import DELETE, REJECTED_ENTRY, SIDE, SIDE_KINDS
 from cdc_lake.errors import DamagedFileError, TableLockedError
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.delta import DeltaLakeTable
@@ -67,7 +57,7 @@ class SideTable:
             raise self._lost(f"version {pin.version} cannot be read") from exc
         if pin.version != head:
             self._check_files(pin, entries)
-        return _carried_forward(entries) if _is_old(entries) else entries
+        return entries
 
     def write(self, pin: SidePin | None, entries: DataFrame, *, at_ms: int, memory_days: float) -> SidePin | None:
         """Upsert and delete entries of the pinned version, in one commit.
@@ -157,15 +147,14 @@ class SideTable:
             raise self._lost("the table is missing")
         if self._table.id() != pin.id:
             raise self._lost("the table is not the one that silver refers to")
-        info = self._table.commit_info(pin.version) if pin.nonce else None
+        info = self._table.commit_info(pin.version)
         if info is not None and info.get("userMetadata") != pin.nonce:
             raise self._lost(f"version {pin.version} is not the one that silver refers to")
         return newest
 
     def _can_merge(self, pin: SidePin) -> bool:
-        """Whether the pinned version has few files and the current columns."""
-        entries = self._table.read(as_of=pin.version)
-        return not _is_old(entries) and len(entries.inputFiles()) <= MAX_FILES
+        """Whether the pinned version has few files."""
+        return len(self._table.read(as_of=pin.version).inputFiles()) <= MAX_FILES
 
     def _check_files(self, pin: SidePin, entries: DataFrame) -> None:
         """Check that an older version's files were not vacuumed, which a scan would report much later."""
@@ -193,24 +182,5 @@ class SideTable:
         return DamagedFileError(f"{self.path}/{LOG_FOLDER}", f"{what}, so silver's record of its deletes is lost")
 
 
-def _is_old(entries: DataFrame) -> bool:
-    return SEEN not in entries.columns
-
-
 def _in_order(kinds: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(kinds, key=SIDE_KINDS.index))
-
-
-def _carried_forward(entries: DataFrame) -> DataFrame:
-    """Entries of versions up to 0.1.0, converted to the current columns and kinds."""
-    entries = entries.withColumns({name: F.lit(None).cast(SIDE[name]) for name in ("move", SEEN)})
-    kind, rest = F.col("kind"), F.col("id")
-    for old, new in OLD_KINDS.items():
-        kind = F.when(F.col("kind") == old, new).otherwise(kind)
-    rest = F.when(F.col("kind") == "truncated", START_ID).when(F.col("kind") == "snapshot", SNAPSHOT_ID).otherwise(rest)
-    # A key may have two entries; the one of the deleted row wins.
-    gone = entries.where(F.col("kind") == "deleted").select("id", F.lit("awaiting").alias("kind"))
-    columns = {"kind": kind, "id": rest, "move": F.when(kind == IMAGE_ENTRY, F.col("id"))}
-    return entries.join(gone, ["kind", "id"], "left_anti").select(
-        *(columns.get(name, F.col(name)).alias(name) for name in SIDE)
-    )

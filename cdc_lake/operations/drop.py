@@ -63,7 +63,6 @@ class _Drop(QuarantineWork):
     """Drops the selected records."""
 
     def change(self, spark: SparkSession, table: BronzeTable, progress: BronzeProgress, done: TableReport) -> None:
-        """See `QuarantineWork`."""
         now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         message = F.concat("error.message", F.lit(f"; dropped {now} by {self.run.report.because}"))
         rows = selected(self.run.lake, done.table, spark, self.selection).select(

@@ -86,7 +86,6 @@ class _Maintain(Work):
     tables: Mapping[str, _MaintainedTable]
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        """See `Work`."""
         maintained = self.tables[done.table]
         table = maintained.open(spark)
         self.run.leases.recover(table, done)

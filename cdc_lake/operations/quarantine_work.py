@@ -46,7 +46,6 @@ class QuarantineWork(Work):
     selection: Selection
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        """See `Work`."""
         table = self.run.lake.bronze(spark, done.table)
         progress = progress_of(table)
         done.version_before = table.version()

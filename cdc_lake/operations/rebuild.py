@@ -113,7 +113,6 @@ class _Rebuild(Work):
     options: RebuildOptions
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        """See `Work`."""
         target, lake, leases = self.targets[done.table], self.run.lake, self.run.leases
         settings = self.run.config.table(target.topic)
         shown = (self.options.shown or {}).get(done.table)

@@ -127,7 +127,6 @@ class _Reconcile(Work):
     keys: int
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        """See `Work`."""
         target = self.targets[done.table]
         try:
             bronze = self.run.lake.bronze(spark, target.topic)

@@ -78,7 +78,6 @@ class _Replay(QuarantineWork):
     schemas: SchemaFiles
 
     def change(self, spark: SparkSession, table: BronzeTable, progress: BronzeProgress, done: TableReport) -> None:
-        """See `QuarantineWork`."""
         settings = self.run.config.table(done.table)
         waiting = selected(self.run.lake, done.table, spark, self.selection)
         is_rejected = F.col("error.stage") == REJECTED_STAGE

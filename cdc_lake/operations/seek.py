@@ -116,7 +116,6 @@ class _Seek(Work):
     changes: Sequence[OffsetChange]
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        """See `Work`."""
         table = self.run.lake.bronze(spark, done.table)
         progress = progress_of(table)
         changes = [change for change in self.changes if change.table == done.table]

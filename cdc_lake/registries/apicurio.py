@@ -59,12 +59,10 @@ class ApicurioRegistry:
         )
 
     def schema(self, kind: str, schema_id: str) -> RegisteredSchema | None:
-        """See `Registry`."""
         path = _path(kind, schema_id)
         return None if path is None else self._retry.call_until_found(lambda: self._look_up(path, kind))
 
     def check(self) -> None:
-        """See `Registry`."""
         for version in (self._version,) if self._version else ("v3", "v2"):
             path = f"apis/registry/{version}/search/artifacts?limit=1"
             if self._retry.call(partial(self._http.get_json, path)) is not None:
@@ -77,17 +75,14 @@ class ApicurioRegistry:
         )
 
     def subjects(self) -> list[str]:
-        """See `Subjects`."""
         parameter, name = ("groupId", "artifactId") if self._is_newest else ("group", "id")
         found = self._listed("search/artifacts", "artifacts", f"{parameter}=default&")
         return sorted(self._part(artifact, name) for artifact in found)
 
     def versions(self, subject: str) -> list[str]:
-        """See `Subjects`."""
         return [str(self._part(found, "version")) for found in self._versions(subject)]
 
     def version(self, subject: str, number: str | None = None) -> Version | None:
-        """See `Subjects`."""
         there = {str(self._part(found, "version")): found for found in self._versions(subject)}
         newest = next(reversed(there), None)
         found = there.get(number or newest or "")
@@ -97,7 +92,6 @@ class ApicurioRegistry:
         return None if text is None else self._numbered(found, text)
 
     def level(self, subject: str) -> Level:
-        """See `Subjects`."""
         group = ["groups/default/rules"] if self._is_newest else []
         for rules in (f"{_artifact(subject)}/rules", *group, "admin/rules"):
             rule = self._http.get_json(f"{self._base}/{rules}/{_COMPATIBILITY}")
@@ -107,7 +101,6 @@ class ApicurioRegistry:
         return "NONE"
 
     def set_level(self, subject: str, level: Level) -> None:
-        """See `Subjects`."""
         rules = f"{self._base}/{_artifact(subject)}/rules"
         rule = {"ruleType" if self._is_newest else "type": _COMPATIBILITY, "config": level}
         status, _ = self._http.send("POST", rules, rule)
@@ -117,7 +110,6 @@ class ApicurioRegistry:
             raise self._endpoint.status_error(status, rules)
 
     def problems(self, subject: str, text: str) -> Sequence[str] | None:
-        """See `Subjects`."""
         path = f"{self._base}/{_artifact(subject)}"
         if self._is_newest:
             status, answer = self._http.send("POST", f"{path}/versions?dryRun=true", _content(text))
@@ -128,7 +120,6 @@ class ApicurioRegistry:
         return self._messages(status, answer, path)
 
     def register(self, subject: str, text: str) -> Version:
-        """See `Subjects`."""
         path = f"{self._base}/groups/default/artifacts"
         if self._is_newest:
             artifact = {"artifactId": subject, "artifactType": "AVRO", "firstVersion": _content(text)}

@@ -49,7 +49,6 @@ class ConfluentRegistry:
         )
 
     def schema(self, kind: str, schema_id: str) -> RegisteredSchema | None:
-        """See `Registry`."""
         if not is_id(kind, schema_id):
             return None
         if kind == "id":
@@ -62,7 +61,6 @@ class ConfluentRegistry:
         return self._retry.call_until_found(lambda: self._look_up(path))
 
     def check(self) -> None:
-        """See `Registry`."""
         if self._retry.call(lambda: self._http.get_json("schemas/types")) is None:
             raise ConfigError(
                 f"schema registry at {self._endpoint.url}",
@@ -71,21 +69,17 @@ class ConfluentRegistry:
             )
 
     def subjects(self) -> list[str]:
-        """See `Subjects`."""
         prefix = f"?subjectPrefix={_quoted(self._context)}" if self._context else ""
         return sorted(name.removeprefix(self._context) for name in self._list(f"subjects{prefix}", str))
 
     def versions(self, subject: str) -> list[str]:
-        """See `Subjects`."""
         return [str(number) for number in self._list(f"{self._path(subject)}/versions", int)]
 
     def version(self, subject: str, number: str | None = None) -> Version | None:
-        """See `Subjects`."""
         found = self._http.get_json(f"{self._path(subject)}/versions/{number or 'latest'}")
         return None if found is None else self._numbered(found, self._text(found))
 
     def level(self, subject: str) -> Level:
-        """See `Subjects`."""
         for path in (f"config/{_quoted(self._in_context(subject))}", "config"):
             found = self._http.get_json(path)
             if found is not None:
@@ -93,21 +87,18 @@ class ConfluentRegistry:
         return "NONE"
 
     def set_level(self, subject: str, level: Level) -> None:
-        """See `Subjects`."""
         path = f"config/{_quoted(self._in_context(subject))}"
         status, _ = self._http.send("PUT", path, {"compatibility": level}, _MEDIA_TYPE)
         if status >= _BAD_REQUEST:
             raise self._endpoint.status_error(status, path)
 
     def problems(self, subject: str, text: str) -> Sequence[str] | None:
-        """See `Subjects`."""
         answer = self._send(subject, f"compatibility/{self._path(subject)}/versions?verbose=true", text)
         if answer is None or self._part(answer, "is_compatible", bool):
             return None
         return [str(one) for one in answer.get("messages") or []]
 
     def register(self, subject: str, text: str) -> Version:
-        """See `Subjects`."""
         self._send(subject, f"{self._path(subject)}/versions", text)
         found = self._send(subject, self._path(subject), text)
         if found is None:

@@ -20,11 +20,9 @@ class Anonymous:
     """No credentials."""
 
     def authorization(self) -> str | None:
-        """See `Credentials`."""
         return None
 
     def renew(self) -> bool:
-        """See `Credentials`."""
         return False
 
 
@@ -36,12 +34,10 @@ class Basic:
         self._password = password
 
     def authorization(self) -> str | None:
-        """See `Credentials`."""
         pair = f"{self._user}:{self._password.get_secret_value()}".encode()
         return f"Basic {base64.b64encode(pair).decode()}"
 
     def renew(self) -> bool:
-        """See `Credentials`."""
         return False
 
 
@@ -57,11 +53,9 @@ class Bearer:
         self._token = self._read()
 
     def authorization(self) -> str | None:
-        """See `Credentials`."""
         return f"Bearer {self._token.get_secret_value()}"
 
     def renew(self) -> bool:
-        """See `Credentials`."""
         before, self._token = self._token, self._read()
         return self._token != before
 
@@ -90,14 +84,12 @@ class ClientCredentials:
         self._renew_at = 0.0
 
     def authorization(self) -> str | None:
-        """See `Credentials`."""
         with self._lock:
             if time.monotonic() >= self._renew_at:
                 self._fetch()
             return f"Bearer {self._token.get_secret_value()}"
 
     def renew(self) -> bool:
-        """See `Credentials`."""
         with self._lock:
             self._renew_at = 0.0
         return True

@@ -40,7 +40,6 @@ class GlueRegistry:
         self._retry = RetryPolicy(self._unavailable_error, lookup_seconds(settings.timeout_seconds, settings.attempts))
 
     def schema(self, kind: str, schema_id: str) -> RegisteredSchema | None:
-        """See `Registry`."""
         if kind != "glue" or not is_id(kind, schema_id):
             return None
         return self._retry.call_until_found(lambda: self._look_up(schema_id))

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructField, StructType
 
 from cdc_lake.catalogs import open_catalog
 from cdc_lake.catalogs.catalog import PATH, Catalog, Entry, check_is_ours, differences, is_below
-from cdc_lake.catalogs.naming import former_name, names_of
+from cdc_lake.catalogs.naming import names_of
 from cdc_lake.config import CatalogConfig, Config, StorageConfig
 from cdc_lake.config.gold_models import model_names, read_model
 from cdc_lake.decode.declared import column_comments
@@ -253,9 +253,7 @@ class _CatalogWriter:
 
 def _put(catalog: Catalog, entry: Entry) -> None:
     """Write the entry of a table, unless its name belongs to something else."""
-    found = catalog.found(entry.database, entry.all_names)
-    entry = entry.as_listed(found)
-    check_is_ours(entry, found)
+    check_is_ours(entry, catalog.found(entry.database, entry.names))
     catalog.put(entry)
 
 
@@ -278,7 +276,6 @@ def _entry(catalog: CatalogConfig, lake: Lake, reader: Reader, files: Files, tab
         schema=_with_comments(found.schema, comments),
         partition_by=table.partition_by,
         partitions=tuple(found.partitions),
-        former=former_name(catalog, table.layer, table.table),
     )
 
 
@@ -334,7 +331,7 @@ class _CatalogComparison:
         )
         entries = [entry for entry in found if entry is not None]
         self.found = {database: self.catalog.found(database) for database in {one.database for one in entries}}
-        self.entries = [entry.as_listed(self.found[entry.database]) for entry in entries]
+        self.entries = entries
         self._is_all = asked == set(topics) and set(layers) >= set(config.catalog.layers)
 
     def compared(self) -> list[EntryReport]:

@@ -25,11 +25,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_bef
 
 from cdc_lake import failpoints
 from cdc_lake.config import Config
-from cdc_lake.errors import (
-    CdcLakeError,
-    DriverDiedError,
-    InfrastructureError,
-)
+from cdc_lake.errors import CdcLakeError, DriverDiedError, InfrastructureError
 from cdc_lake.lake.lake import Lake
 from cdc_lake.runs.catalog_sync import is_catalog_current, sync_catalog_after_run
 from cdc_lake.runs.context import PARALLEL_READS, Leases, OpenRun, Run, remove_expired_reports, write_report

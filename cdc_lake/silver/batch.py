@@ -8,14 +8,7 @@ from functools import cached_property
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from cdc_lake.columns import (
-    KAFKA,
-    KEY_ENTRY,
-    OLD_KINDS,
-    REJECTED_ENTRY,
-    SILVER_META,
-    TABLE_ENTRY,
-)
+from cdc_lake.columns import KAFKA, KEY_ENTRY, REJECTED_ENTRY, SILVER_META, TABLE_ENTRY
 from cdc_lake.decode.envelope import TRUNCATE, is_snapshot_edge
 from cdc_lake.errors import ExpectationError, RefusedError
 from cdc_lake.fold.rules import INSERTS, State
@@ -125,7 +118,7 @@ class Batch(BronzeReader):
 
     def remembers(self, *kinds: str) -> bool:
         """Whether entries of one of these kinds may exist."""
-        return self.pin is not None and any(OLD_KINDS.get(kind, kind) in kinds for kind in self.pin.kinds)
+        return self.pin is not None and not set(kinds).isdisjoint(self.pin.kinds)
 
     @cached_property
     def remembered_table_events(self) -> TableEvents:

@@ -7,11 +7,7 @@ from functools import cached_property
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from cdc_lake.columns import (
-    IMAGE_ENTRY,
-    KEY,
-    quoted,
-)
+from cdc_lake.columns import IMAGE_ENTRY, KEY, quoted
 from cdc_lake.errors import DataLossError, DuplicateKeyError
 from cdc_lake.fold.stream import LIFETIME_PIECE, ROW_PIECE, VALUES_PIECE
 from cdc_lake.fold.table_events import TableEvents

@@ -8,10 +8,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from cdc_lake.columns import (
-    KEY,
-    quoted,
-)
+from cdc_lake.columns import KEY, quoted
 from cdc_lake.decode.declared import columns_that_lose_nulls
 from cdc_lake.decode.envelope import TRUNCATE, is_snapshot_edge
 from cdc_lake.decode.key import canonical_text, key_fields, key_tree_from_row

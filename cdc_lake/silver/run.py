@@ -91,21 +91,17 @@ class SilverLayer(Layer):
         return cls(run, files, list(targets), targets, min(scheduler.parallel, len(targets)), accept_loss)
 
     def topic(self, table: str) -> str:
-        """See `Layer`."""
         return self.targets[table].topic
 
     def work(self, run: OpenRun) -> "_SilverWork":
-        """See `Layer`."""
         kinds = {name: target.storage.kind for name, target in self.targets.items()}
         collisions = colliding(run.config.catalog, "silver", kinds)
         return _SilverWork(run, self, run.lake.schema_files(run.storage), collisions)
 
     def before_report(self) -> None:
-        """See `Layer`."""
         reach("silver.before_report")
 
     def new_data(self, done: TableReport) -> NewData | None:
-        """See `Layer`."""
         lake, target = self.run.lake, self.targets[done.table]
         bronze = lake.newest_bronze(self.files, target.topic)
         if bronze is None:
@@ -134,7 +130,6 @@ class _SilverWork(Work):
     collisions: Mapping[str, Mapping[str, str]]
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        """See `Work`."""
         target, lake, leases = self.layer.targets[done.table], self.run.lake, self.run.leases
         bronze = lake.bronze(spark, target.topic)
         landed = progress_of(bronze)

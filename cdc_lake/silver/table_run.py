@@ -10,13 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from cdc_lake.columns import (
-    BRONZE,
-    META,
-    SILVER_META,
-    quoted,
-    type_text,
-)
+from cdc_lake.columns import BRONZE, META, SILVER_META, quoted, type_text
 from cdc_lake.config import StorageConfig, TableConfig
 from cdc_lake.decode.column_mapping import ColumnMapping
 from cdc_lake.errors import BronzeBehindError, ConfigError

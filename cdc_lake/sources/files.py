@@ -64,7 +64,6 @@ class TopicFiles:
         return [f"{what} (or .json, .parquet): {listed}"] if others else []
 
     def topics(self) -> list[str]:
-        """See `TopicSource`."""
         todo = "allow the job's user to list and read it"
         with translated(f"files.root: {self._root}", "it cannot be listed", todo, self._root):
             return [name for name in self._storage.names(self._root) if not name.startswith(HIDDEN)]
@@ -109,7 +108,6 @@ class TopicFiles:
         }
 
     def timestamps_ms(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
-        """See `TopicSource`."""
         files = self._listed(topic)
         holding = {
             partition: [

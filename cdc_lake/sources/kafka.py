@@ -62,11 +62,9 @@ class Broker:
         self._admin = Admin(bootstrap_servers, self._login)
 
     def warnings(self, topic: str) -> Sequence[str]:
-        """See `TopicSource`."""
         return self._warnings
 
     def topics(self) -> list[str]:
-        """See `TopicSource`."""
         self._admin.check_reachable(self._timeout, _TODO)
         try:
             topics = self._admin.client.list_topics(timeout=self._timeout).topics
@@ -75,7 +73,6 @@ class Broker:
         return sorted(topic for topic in topics if not topic.startswith(_INTERNAL_PREFIXES))
 
     def logs(self, topics: Sequence[str]) -> dict[str, TopicLog]:
-        """See `TopicSource`."""
         self._admin.check_reachable(self._timeout, _TODO)
         try:
             described = {
@@ -101,7 +98,6 @@ class Broker:
         }
 
     def read(self, spark: SparkSession, topic: str, spans: Mapping[int, Span]) -> DataFrame:
-        """See `TopicSource`."""
         options = {
             "kafka.bootstrap.servers": self._bootstrap_servers,
             "assign": json.dumps({topic: list(spans)}),  # `subscribe` requires offsets of all partitions
@@ -136,7 +132,6 @@ class Broker:
         return few, from_rows(spark, rows, RECORD_COLUMNS)
 
     def offsets_at(self, log: TopicLog, timestamp_ms: int) -> dict[int, int]:
-        """See `TopicSource`."""
         partitions = [TopicPartition(log.name, partition) for partition in log.partitions]
         try:
             found = self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
@@ -146,11 +141,9 @@ class Broker:
         return {p: ends[p] if (offset := found[log.name, p]) < 0 else min(offset, ends[p]) for p in log.partitions}
 
     def timestamps_ms(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
-        """See `TopicSource`."""
         return {partition: one.timestamp_ms for partition, one in self.first_records(topic, offsets).items()}
 
     def first_records(self, topic: str, offsets: Mapping[int, int]) -> dict[int, Identity]:
-        """See `TopicSource`."""
         consumer = self._consumer({"queued.min.messages": 1})  # one fetch per partition is enough
         found: dict[int, Identity] = {}
         left = set(offsets)

@@ -96,13 +96,11 @@ class Storage(Files):
                 do()
 
     def exists(self, path: str) -> bool:
-        """See `Files`."""
         if local := self._local(path):
             return os.path.exists(local)
         return bool(self._fs(path).exists(self._path(path)))
 
     def names(self, folder: str) -> list[str]:
-        """See `Files`."""
         return [name for name in self.names_with_drafts(folder) if not is_draft(name)]
 
     def names_with_drafts(self, folder: str) -> list[str]:
@@ -139,7 +137,6 @@ class Storage(Files):
         yield from ((path, int(modified_ms)) for path, modified_ms in found)
 
     def read_text(self, path: str) -> str:
-        """See `Files`."""
         stream = self._fs(path).open(self._path(path))
         try:
             text: str = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
@@ -161,7 +158,6 @@ class Storage(Files):
             raise
 
     def open(self, path: str) -> BinaryIO:
-        """See `Files`."""
         fs, at = self._fs(path), self._path(path)
         status = fs.getFileStatus(at)
         stream = fs.openFile(at).withFileStatus(status).build().get()  # saves S3 another request for the length
@@ -183,7 +179,6 @@ class Storage(Files):
             stream.close()
 
     def write_once(self, path: str, text: str) -> None:
-        """See `Files`."""
         if self.exists(path):
             return
         if local := self._local(path):
@@ -238,7 +233,6 @@ class Storage(Files):
                 file.truncate()
 
     def remove(self, path: str) -> None:
-        """See `Files`."""
         self._fs(path).delete(self._path(path), False)
 
     def remove_folder(self, path: str) -> None:
@@ -250,7 +244,6 @@ class Storage(Files):
         return int(self._fs(path).getFileStatus(self._path(path)).getModificationTime()) if self.exists(path) else None
 
     def size(self, folder: str) -> int:
-        """See `Files`."""
         return int(self._fs(folder).getContentSummary(self._path(folder)).getLength())
 
     def _subfolders(self, folder: str) -> list[str]:

@@ -52,18 +52,15 @@ class LocalFiles(Files):
             return []
 
     def read_bytes(self, path: str) -> bytes | None:
-        """See `Files`."""
         try:
             return local_path(path).read_bytes()
         except FileNotFoundError:
             return None
 
     def read_text(self, path: str) -> str:
-        """See `Files`."""
         return local_path(path).read_text(encoding="utf-8")
 
     def open(self, path: str) -> BinaryIO:
-        """See `Files`."""
         return local_path(path).open("rb")
 
     def check_access(self, root: str) -> None:
@@ -83,7 +80,6 @@ class LocalFiles(Files):
             raise exhaustion_error(where, exc, root) or ConfigError(where, what, NO_ACCESS) from exc
 
     def exists(self, path: str) -> bool:
-        """See `Files`."""
         return local_path(path).exists()
 
     def size(self, folder: str) -> int:

@@ -78,7 +78,6 @@ class DeltaLakeTable(Generic[P]):
         self._commits: DeltaCommits[P] = DeltaCommits(spark, self._storage, path)
 
     def exists(self) -> bool:
-        """See `Table`."""
         return self.version() >= 0
 
     def recover(self) -> list[str]:
@@ -86,12 +85,10 @@ class DeltaLakeTable(Generic[P]):
         return []
 
     def id(self) -> str:
-        """See `Table`."""
         table_id: str = self._commits.seen().metadata().id()
         return table_id
 
     def version(self) -> int:
-        """See `Table`."""
         return self._commits.newest()
 
     def size(self) -> int:
@@ -107,7 +104,6 @@ class DeltaLakeTable(Generic[P]):
         return tuple(names.apply(number) for number in range(names.size()))
 
     def stored_type(self, kind: str) -> str:
-        """See `Table`."""
         return kind
 
     def commit_info(self, version: int) -> dict[str, Any] | None:
@@ -142,14 +138,12 @@ class DeltaLakeTable(Generic[P]):
         return self._commits.progress_of(commit)
 
     def progress(self, as_of: int | None = None) -> P | None:
-        """See `Table`."""
         newest = self.version()
         if newest < 0:
             return None
         return self._commits.progress_at(newest if as_of is None else as_of)
 
     def lost_columns(self) -> dict[str, str | None]:
-        """See `Table`."""
         newest, own = self.version(), self._commits.own
         if own is None or own == newest:
             return {}
@@ -162,7 +156,6 @@ class DeltaLakeTable(Generic[P]):
         return {name: now if now in there else None for name, now in names.items()}
 
     def schema(self) -> StructType:
-        """See `Table`."""
         return self._rows().schema
 
     def partition_folders(self) -> list[str]:
@@ -170,7 +163,6 @@ class DeltaLakeTable(Generic[P]):
         return []
 
     def read(self, as_of: int | None = None) -> DataFrame:
-        """See `Table`."""
         return self._rows(as_of).drop(*(field.name for field in self._partitions))
 
     def history(self) -> list[Version[P]]:
@@ -187,7 +179,6 @@ class DeltaLakeTable(Generic[P]):
         return all(self._storage.exists(unquote(file)) for file in others)
 
     def version_at(self, at_ms: int) -> int | None:
-        """See `Table`."""
         return self._commits.version_at(at_ms)
 
     def differing(self, since: int, until: int) -> tuple[DataFrame, DataFrame]:
@@ -285,7 +276,6 @@ class DeltaLakeTable(Generic[P]):
         return None if number is None else int(number)
 
     def overwrite(self, rows: DataFrame, progress: P) -> Commit[P]:
-        """See `Table`."""
         rows = with_partitions(rows.drop(KEY), self._partitions)
         unpartitioned = rows.drop(*self._partition_by).schema
         if self.exists():
@@ -313,7 +303,6 @@ class DeltaLakeTable(Generic[P]):
         return self._committed(progress)
 
     def merge(self, changes: DataFrame, keys: Sequence[str], progress: P, *, are_inserts: bool = False) -> Commit[P]:
-        """See `Table`."""
         if not self.exists():
             rows = changes.where(~F.col(DELETE)).drop(*_CHANGE_COLUMNS)
             wanted = {*keys, *(field.column for field in self._partitions)}
@@ -359,7 +348,6 @@ class DeltaLakeTable(Generic[P]):
         return notes
 
     def advance(self, progress: P) -> Commit[P]:
-        """See `Table`."""
         return self.append(self._rows().limit(0), progress)
 
     def _committing(self, progress: P) -> AbstractContextManager[None]:

@@ -102,15 +102,12 @@ class HudiTable(Generic[P]):
         return self._commits.newest_version() is not None
 
     def recover(self) -> list[str]:
-        """See `Table`."""
         return self._folder.recover()
 
     def id(self) -> str:
-        """See `Table`."""
         return self._newest_own().table_id
 
     def version(self) -> int:
-        """See `Table`."""
         newest = self._commits.newest_version()
         assert newest is not None, "the table exists"
         return newest
@@ -120,11 +117,9 @@ class HudiTable(Generic[P]):
         return self._storage.size(self.path)
 
     def stored_type(self, kind: str) -> str:
-        """See `Table`."""
         return stored_type(kind)
 
     def progress(self, as_of: int | None = None) -> P | None:
-        """See `Table`."""
         found = self._commits.own(as_of)
         return found and found.progress.model_copy(update={"epoch": found.progress.epoch + found.restores})
 
@@ -133,7 +128,6 @@ class HudiTable(Generic[P]):
         return {}
 
     def schema(self) -> StructType:
-        """See `Table`."""
         return self._rows().schema
 
     def partition_folders(self) -> list[str]:
@@ -141,7 +135,6 @@ class HudiTable(Generic[P]):
         return [name for name in self._storage.names(self.path) if name.startswith(f"{self._settings.partition}=")]
 
     def read(self, as_of: int | None = None) -> DataFrame:
-        """See `Table`."""
         return self._shown(self._rows({} if as_of is None else _as_of(as_of)))
 
     def read_optimized(self) -> DataFrame:
@@ -188,15 +181,12 @@ class HudiTable(Generic[P]):
         return self._commits.history()
 
     def has(self, version: int) -> bool:
-        """See `Table`."""
         return any(one.version == version for one in self.history())
 
     def version_at(self, at_ms: int) -> int | None:
-        """See `Table`."""
         return next((one.version for one in self.history() if one.at_ms <= at_ms), None)
 
     def merge(self, changes: DataFrame, keys: Sequence[str], progress: P, *, are_inserts: bool = False) -> Commit[P]:
-        """See `Table`."""
         changes.persist()
         try:
             is_new = not self.exists()
@@ -211,12 +201,10 @@ class HudiTable(Generic[P]):
             changes.unpersist()
 
     def overwrite(self, rows: DataFrame, progress: P) -> Commit[P]:
-        """See `Table`."""
         operation = "insert_overwrite_table" if self.exists() else "bulk_insert"
         return self._save(rows.withColumn(_IS_DELETED, F.lit(False)), operation, progress)
 
     def advance(self, progress: P) -> Commit[P]:
-        """See `Table`."""
         return self._save(self._nothing(), "upsert", progress)
 
     def maintain(self) -> dict[str, int]:

@@ -22,7 +22,7 @@ class SidePin(BaseModel):
     Attributes:
         id: the side table's id.
         version: its version.
-        nonce: of that version's commit; versions up to 0.1.0 wrote none.
+        nonce: of that version's commit.
         kinds: the kinds of entries that it may have (`columns.SIDE_KINDS`).
         swept_ms: when expired entries were last removed.
     """
@@ -31,7 +31,7 @@ class SidePin(BaseModel):
 
     id: str
     version: int
-    nonce: str = ""
+    nonce: str
     kinds: tuple[str, ...] = ()
     swept_ms: int
 
@@ -92,7 +92,7 @@ class Progress(BaseModel):
         layer: bronze, silver or gold.
         run_id: the run that committed.
         nonce: of this attempt to commit. If the newest commit has another one, another run has won.
-        follows: the nonce of our previous commit; versions up to 0.1.0 wrote none.
+        follows: the nonce of our previous commit; empty in the first.
         epoch: increases when a table is restored, so that commit numbers start a new line.
         commit: the table's own commit number, never used twice; in bronze it is the rows' `batch`.
     """
@@ -132,10 +132,7 @@ class Progress(BaseModel):
         except (json.JSONDecodeError, KeyError, TypeError):
             return None
         try:
-            model = _MODELS[ours["layer"]]
-            # Versions up to 0.1.0 wrote the fields of all layers.
-            others = _FIELDS - set(model.model_fields)
-            return model.model_validate({name: value for name, value in ours.items() if name not in others})
+            return _MODELS[ours["layer"]].model_validate(ours)
         except (ValidationError, KeyError, TypeError, AttributeError) as exc:
             raise UnsupportedError(
                 "the table's newest commit",
@@ -159,10 +156,10 @@ class BronzeProgress(Progress):
         are_ok: whether all records of that batch were ok, as those of the next one probably are, then.
         rows: rows of this commit; silver plans by it before it reads them.
         record_bytes: average size of a record's key and value in the newest batch with records; null before.
-        bytes: of the records of all batches up to this one; versions up to 0.1.0 counted none.
+        bytes: of the records of all batches up to this one.
         gaps: offsets that this commit passed over, as the operator allowed; not carried forward.
         again: partition -> the offset up to which the newest generation was read before, where it is being read again.
-        total_rows: rows of all commits up to this one; versions up to 0.1.0 did not count them.
+        total_rows: rows of all commits up to this one; null if the progress was once lost, and derived from the rows.
     """
 
     layer: Literal["bronze"] = "bronze"
@@ -198,7 +195,7 @@ class DerivedProgress(Progress):
     Attributes:
         sources: id of each table read -> the commit number of it that was read last.
         nonces: id of each table in `sources` -> the nonce of that commit, because a table that is restored from a
-            backup gives its number to another commit. Versions up to 0.1.0 wrote none.
+            backup gives its number to another commit.
     """
 
     sources: dict[str, int] = {}
@@ -235,7 +232,7 @@ class SilverProgress(DerivedProgress):
         defaulted: the columns whose nulls arrive as their defaults, of which the user was warned.
         side: the side table that belongs to this commit; none before the first entry.
         again: with `merge.mode: append`, partition -> the offset to which silver has records that bronze reads again.
-        offsets: bronze's `offsets` at the last batch that was merged; versions up to 0.1.0 wrote none.
+        offsets: bronze's `offsets` at the last batch that was merged.
     """
 
     layer: Literal["silver"] = "silver"
@@ -283,4 +280,3 @@ class GoldProgress(DerivedProgress):
 
 AnyProgress = BronzeProgress | SilverProgress | GoldProgress
 _MODELS: dict[str, type[AnyProgress]] = {"bronze": BronzeProgress, "silver": SilverProgress, "gold": GoldProgress}
-_FIELDS = {name for model in _MODELS.values() for name in model.model_fields}

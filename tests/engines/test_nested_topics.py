@@ -158,7 +158,7 @@ def test_silver_refuses_to_nest_its_tables(tmp_path: Path, apart: dict[str, Lake
 
 
 def move_inner(source: Lake, target: Lake) -> None:
-    """Move the inner topic's tables to another lake, and copy the schemas, as docs/how-to/run-jobs.md describes."""
+    """Move the inner topic's tables to another lake, and copy the schemas."""
     for layer in ("bronze", "silver"):
         folder = target.root / layer / INNER.replace(".", "/")
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -169,7 +169,7 @@ def move_inner(source: Lake, target: Lake) -> None:
 def test_nested_lake_is_refused_until_inner_moves_out(
     spark: SparkSession, tmp_path: Path, apart: dict[str, Lake]
 ) -> None:
-    """Versions before this check wrote the inner topic's folders inside those of the outer topic."""
+    """Someone moved the inner topic's folders into those of the outer topic."""
     lake = apart[OUTER].copied(tmp_path / "lake")
     move_inner(apart[INNER].copied(tmp_path / "other"), lake)
     layers: tuple[Layer, ...] = ("bronze", "silver")

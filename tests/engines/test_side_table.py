@@ -7,13 +7,11 @@ import pytest
 from chispa import assert_df_equality
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
-from cdc_lake.columns import DELETE, SEEN, SIDE
+from cdc_lake.columns import DELETE, SIDE
 from cdc_lake.errors import DamagedFileError, TableLockedError
 from cdc_lake.lake import side
 from cdc_lake.lake.side import DAY_MS, SideTable
-from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import SidePin
 
 ENTRY = ", ".join(f"{name} {kind}" for name, kind in {**SIDE, DELETE: "boolean"}.items())
@@ -178,7 +176,6 @@ def test_version_of_another_history_is_data_loss(spark: SparkSession, table: Sid
     assert (first.nonce, second.nonce) != ("", "") and first.nonce != second.nonce
     with pytest.raises(DamagedFileError, match="version 2 is not the one that silver refers to"):
         table.read(of_before)
-    assert held(table, second.model_copy(update={"nonce": ""})) == held(table, second)  # of versions up to 0.1.0
 
 
 def test_missing_version_is_data_loss(table: SideTable, pins: Pins) -> None:
@@ -223,43 +220,3 @@ def test_side_table_commits_leave_no_session_settings(spark: SparkSession, table
 
     assert DeltaTable.forPath(spark, table.path).history(1).collect()[0]["userMetadata"] is None
     assert spark.conf.get("spark.databricks.delta.merge.materializeSource", None) in (None, "auto")
-
-
-def test_entries_of_older_versions_are_upgraded_on_read(spark: SparkSession, table: SideTable) -> None:
-    order, place = ([1, 2], "a domain", 3), (4, "topic", 0, 0, 5)
-    rows = [
-        ("deleted", "gone", "gone", None, order, place, None),
-        ("deleted", "twice", "twice", None, order, place, None),
-        ("awaiting", "twice", "twice", "m", None, None, None),
-        ("awaiting", "waits", "waits", "m", None, None, None),
-        ("moved", "m", "old", "before", None, None, "{}"),
-        ("truncated", "", None, None, order, place, None),
-        ("snapshot", "", None, None, None, place, None),
-        ("rejected", "place", "k", None, None, place, "[]"),
-    ]
-    types = ", ".join(f"{name} {SIDE[name]}" for name in SIDE if name not in ("move", SEEN, "__batch", "at_ms"))
-    numbers = {"__batch": F.lit(1).cast("bigint"), "at_ms": F.lit(7).cast("bigint")}
-    old = spark.createDataFrame(rows, types).withColumns(numbers)
-    old.withColumn("__unavailable", F.array().cast("array<string>")).write.format("delta").save(table.path)
-    delta = DeltaLakeTable(spark, table.path)
-    pin = SidePin(id=delta.id(), version=delta.version(), kinds=("deleted", "awaiting", "moved"), swept_ms=7)
-    columns = ("kind", "id", "key", "move", "awaits", "__order", "__kafka", "image", SEEN)
-
-    found = table.read(pin)
-
-    of_today = [
-        ("image", "m", "old", "m", "before", None, None, "{}", None),
-        ("key", "gone", "gone", None, None, order, place, None, None),
-        ("key", "twice", "twice", None, None, order, place, None, None),
-        ("key", "waits", "waits", None, "m", None, None, None, None),
-        ("rejected", "place", "k", None, None, None, place, "[]", None),
-        ("table", "snapshot", None, None, None, None, place, None, None),
-        ("table", "start", None, None, None, order, place, None, None),
-    ]
-    assert found.columns == list(SIDE)
-    assert [tuple(row) for row in found.select(*columns).orderBy("kind", "id").collect()] == of_today
-
-    again = write(table, pin, entries(spark, ("key", "new", "1"), at_ms=7), at_ms=7)
-
-    assert again.kinds == ("key", "image", "table", "rejected")
-    assert table.read(again).count() == len(of_today) + 1

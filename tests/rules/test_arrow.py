@@ -8,18 +8,15 @@ from collections.abc import Iterable
 from typing import get_args
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from conformance.log import Deletes, Log
 from support import reference
 from support.histories import LARGE, batches, random_log
 
-from cdc_lake.fold.arrow import fold
 from cdc_lake.fold.rules import Order, State
-from cdc_lake.fold.stream import LOG_POSITION_TYPE, MEMORY, ROW, ROW_PIECE, VALUES_PIECE, Rules
+from cdc_lake.fold.stream import MEMORY, ROW, ROW_PIECE, VALUES_PIECE, Rules
 from rules import arrow_table
-from rules.arrow_table import STREAM, ArrowTable, Row, event_row, folded, read_at
+from rules.arrow_table import ArrowTable, Row, event_row, folded, read_at
 from rules.test_histories import wrong_rows
 from rules.test_kit import LOGS, wrong_in
 
@@ -125,21 +122,3 @@ def test_index_arithmetic_decides_at_least_a_third_of_the_runs(monkeypatch: pyte
 
     assert is_slow.count(False) > len(is_slow) / 3
     assert any(piece["role"] == VALUES_PIECE for piece in pieces)
-
-
-def test_memory_without_log_position_keeps_the_rows_position() -> None:
-    """Versions up to 0.1.0 stored a row's missing values in this form."""
-    rows, _, rules = two_batches(0)
-    event = {**rows[0], "key": "k", "op": "u", "unsent": list(LARGE), "is_streaming": False}
-    log_position = {**event["log_position"], "log_ts": event["log_position"]["log_ts"] - 1}
-    row = {**event, "rank": ROW, "log_position": log_position, "is_new": False}
-    memory = {**row, "rank": MEMORY, "log_position": None, "order": None, "unsent": [], "key_change": "m"}
-
-    batch = pa.RecordBatch.from_pylist([row, memory, event], STREAM)
-    places = batch.column("log_position")
-    fields = [pc.if_else(pc.is_valid(places), places.field(one.name), None) for one in LOG_POSITION_TYPE]
-    as_in_spark = pa.StructArray.from_arrays(fields, fields=list(LOG_POSITION_TYPE), mask=pc.is_null(places))
-    batch = batch.set_column(STREAM.get_field_index("log_position"), "log_position", as_in_spark)
-    (piece,) = (piece for found in fold([batch], rules) for piece in found.to_pylist())
-
-    assert (piece["log_position"], piece["moved_by"], piece["is_out_of_order"]) == (event["log_position"], "m", False)

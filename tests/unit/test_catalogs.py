@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 
 from cdc_lake.catalogs.catalog import Column, Entry, check_is_ours, differences, plain_location
 from cdc_lake.catalogs.listings import delta_listing, hudi_listings
-from cdc_lake.catalogs.naming import colliding, former_name, names_of
+from cdc_lake.catalogs.naming import colliding, names_of
 from cdc_lake.config import CatalogConfig, StackConfig, endpoints_file, metastore_address
 from cdc_lake.decode.declared import column_comments
 from cdc_lake.errors import ConfigError, ForeignEntryError
@@ -105,16 +105,6 @@ def test_only_tables_of_one_name_collide(one: Any, other: Any, name: str) -> Non
 
 def test_default_names_distinguish_schemas() -> None:
     assert colliding(settings(), "silver", {"shop.public.film": "delta", "shop.other.film": "delta"}) == {}
-
-
-def test_listed_tables_keep_the_former_default_name() -> None:
-    film = replace(FILM, name="public_film", former=former_name(settings(), "silver", FILM.table))
-    listed = delta_listing(FILM)
-
-    assert film.as_listed({"film": listed}).name == "film"
-    assert film.as_listed({}).name == "public_film"
-    assert film.as_listed({"film": replace(listed, location="/x", parameters={})}).name == "public_film"
-    assert former_name(settings(table="{schema}_{table}"), "silver", FILM.table) is None
 
 
 @pytest.mark.parametrize(

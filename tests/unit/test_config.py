@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import pytest
 from pydantic import ValidationError
@@ -26,6 +26,7 @@ from cdc_lake.config import (
     registry_address,
     secret,
 )
+from cdc_lake.config.base import Model
 from cdc_lake.errors import ConfigError
 
 pytestmark = pytest.mark.core
@@ -504,3 +505,20 @@ def test_incomplete_settings_name_what_is_missing(settings: dict[str, Any], said
     TableConfig(value=ValueConfig(wire_format="bare", schemas=("a.avsc",)), key=KeyConfig(wire_format="string")).check(
         "t"
     )
+
+
+def models(root: type[Model]) -> set[type[Model]]:
+    """A model and all settings in it."""
+    found, kinds = {root}, [field.annotation for field in root.model_fields.values()]
+    while kinds:
+        kind = kinds.pop()
+        if get_origin(kind) is not None:
+            kinds += get_args(kind)
+        elif isinstance(kind, type) and issubclass(kind, Model):
+            found |= models(kind)
+    return found
+
+
+def test_no_group_has_more_than_12_settings() -> None:
+    assert {model.__name__: len(model.model_fields) for model in models(Config) if len(model.model_fields) > 12} == {}
+    assert len(models(Config)) > 20

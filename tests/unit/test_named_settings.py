@@ -20,7 +20,7 @@ PAGES = sorted([*(CHECKOUT / "docs").rglob("*.md"), CHECKOUT / "README.md"])
 def names(model: type[Model], group: str = "") -> Iterator[str]:
     """The settings of a model, with dots between the groups and the name."""
     yield from (f"{group}{key}" for key in _keys(model))
-    for key, inner, _ in _inner_models(model):
+    for key, inner in _inner_models(model):
         yield from names(inner, f"{group}{key}.")
 
 
@@ -28,7 +28,6 @@ SETTINGS = {*names(Config), *names(TableConfig)}
 GROUPS = sorted({name.partition(".")[0] for name in SETTINGS if "." in name}, key=len, reverse=True)
 IN_LISTS = ("storage.", "quality.expectations.", "defaults.", "tables.")
 NEED_GROUP = {name.rpartition(".")[2] for name in SETTINGS if "." in name and not name.startswith(IN_LISTS)}
-FORMER = {key for model in (Config, TableConfig) for key in model.former_keys}
 DOTTED = re.compile(rf"(?<![\w./-])(?:{'|'.join(GROUPS)})(?:\.[a-z_]+)+(?![\w(*/-])")
 FILE_ENDINGS = (".py", ".yml")
 OTHERS = {"kafka.offset"}  # in an option of kafka-delta-ingest
@@ -47,7 +46,7 @@ def unknown(text: str) -> Iterator[str]:
 
 
 def misnamed(module: Path) -> Iterator[str]:
-    """What a module's texts call settings that have another name: a former one, or one without its group.
+    """What a module's texts call settings that have another name: one without its group.
 
     In docstrings, only names in backquotes count. Identifiers and columns of the module are no settings.
     """
@@ -64,7 +63,7 @@ def misnamed(module: Path) -> Iterator[str]:
         is_docstring = id(text) in docstrings
         read = " ".join(IN_BACKQUOTES.findall(text.value)) if is_docstring else text.value
         yield from unknown(read)
-        bare = set(UNDERSCORED.findall(read)) & (NEED_GROUP | FORMER)
+        bare = set(UNDERSCORED.findall(read)) & NEED_GROUP
         yield from bare - (own if is_docstring or in_config else set())
 
 

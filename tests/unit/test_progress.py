@@ -1,7 +1,5 @@
 """Progress in a commit's metadata is read back unchanged; metadata of other programs is ignored."""
 
-import json
-
 import pytest
 
 from cdc_lake.errors import UnsupportedError
@@ -16,7 +14,7 @@ SILVER = SilverProgress(
     run_id="r",
     commit=1,
     sources={"table-id": 7},
-    side=SidePin(id="side-id", version=3, kinds=("key", "image"), swept_ms=1_700_000_000_000),
+    side=SidePin(id="side-id", nonce="side-nonce", version=3, kinds=("key", "image"), swept_ms=1_700_000_000_000),
 )
 GOLD = GoldProgress(run_id="r", commit=3, sources={"table-id": 7}, epochs={"table-id": 1}, model="5f1d")
 WITH_GAPS = BronzeProgress(
@@ -81,24 +79,6 @@ def test_progress_of_another_version_is_refused() -> None:
 
     with pytest.raises(UnsupportedError, match="an incompatible version of cdc_lake"):
         Progress.from_metadata(newer)
-
-
-def test_commits_with_the_fields_of_all_layers_are_read() -> None:
-    """As versions up to 0.1.0 wrote them."""
-    text = json.dumps(
-        {
-            "cdc_lake": {
-                "layer": "silver", "run_id": "r", "nonce": "n", "follows": "", "epoch": 0, "commit": 4, "offsets": {},
-                "last": {}, "log_ts": {}, "sources": {"bronze-id": 7}, "nonces": {}, "epochs": {}, "versions": {},
-                "sent": {}, "model": "", "keys": ["id"], "key_from": None, "beside": {}, "gone": [], "defaulted": [],
-                "side": None, "kinds": {}, "owners": {}, "rows": None, "record_bytes": None, "gaps": [], "again": {},
-            }
-        }
-    )  # fmt: skip
-
-    found = Progress.from_metadata(text)
-
-    assert found == SilverProgress(run_id="r", nonce="n", commit=4, sources={"bronze-id": 7}, keys=("id",))
 
 
 @pytest.mark.parametrize(
