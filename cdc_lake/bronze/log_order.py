@@ -1,7 +1,11 @@
-"""The log position of records: `log_ts`, and which tombstones belong to a delete."""
+"""The log position of records: `log_ts`, and which tombstones belong to a delete.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+Both depend on the records in bronze before and after a batch, which are read here, too.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as W
@@ -9,6 +13,12 @@ from pyspark.sql import functions as F
 
 from cdc_lake.bronze.decide import NO_KEY, PAIR_STAGE, error_of
 from cdc_lake.decode.identity import NO_TIMESTAMP_MS
+from cdc_lake.lake.lake import BronzeTable
+from cdc_lake.sources.logs import Span
+from cdc_lake.tables.progress import BronzeProgress
+
+_NEAR_BATCHES = 16
+"""A partition's last record is searched in this many batches first, then in 16 times as many, and so on."""
 
 _SEED_TYPE = (
     "struct<log_ts: bigint, last: struct<offset: bigint, key: binary, op: string, status: string>, next_log_ts: bigint>"
@@ -139,3 +149,55 @@ def _seed_of(one: LastRecord) -> Column:
     last = F.struct(F.lit(one.offset), F.lit(one.key), F.lit(one.op), F.lit(one.status))
     last = last if one.offset is not None else F.lit(None)
     return F.struct(F.lit(one.log_ts), last, F.lit(one.next_log_ts)).cast(_SEED_TYPE)
+
+
+def last_records(
+    table: BronzeTable, before: BronzeProgress, generation: int, wanted: set[int]
+) -> dict[int, LastRecord]:
+    """The ends of bronze's partitions; for those in `wanted` with their last record, which a tombstone may belong to.
+
+    The last record is mostly in the latest batches. Replayed rows are in a newer batch than they landed in, hence
+    `first_batch`; bronze has statistics of `batch` alone.
+    """
+    known = {partition: LastRecord(log_ts) for partition, log_ts in before.log_ts.items()}
+    sought, batches = wanted & known.keys(), _NEAR_BATCHES
+    while sought:
+        rows = table.read().where((F.col("generation") == generation) & F.col("partition").isin(*sought))
+        near = rows.where((F.col("batch") > before.commit - batches) & (F.col("first_batch") > before.commit - batches))
+        last = near.groupBy("partition").agg(
+            F.max_by(F.struct("offset", "raw_key", "op", "status"), "offset").alias("last")
+        )
+        for row in last.collect():
+            known[row["partition"]] = LastRecord(before.log_ts[row["partition"]], *row["last"])
+            sought.remove(row["partition"])
+        if batches >= before.commit:
+            break
+        batches *= 16
+    return known
+
+
+def records_there(table: BronzeTable, generation: int, spans: Mapping[int, Span]) -> DataFrame:
+    """Bronze's rows in ranges of offsets."""
+    is_of = F.lit(False)
+    for partition, span in spans.items():
+        is_of |= (F.col("partition") == partition) & (F.col("offset") >= span.start) & (F.col("offset") < span.end)
+    return table.read().where((F.col("generation") == generation) & is_of)
+
+
+def records_around(table: BronzeTable, generation: int, spans: Mapping[int, Span]) -> dict[int, LastRecord]:
+    """The records in bronze right before and right after ranges of offsets."""
+    start, end = (by_partition({p: F.lit(getattr(span, at)) for p, span in spans.items()}) for at in ("start", "end"))
+    is_of_it = F.col("generation") == generation
+    is_before, is_behind = is_of_it & (F.col("offset") < start), is_of_it & (F.col("offset") >= end)
+    rows = table.read().where((F.col("generation") <= generation) & F.col("partition").isin(*spans))
+    last = F.when(is_before, F.struct("offset", "raw_key", "op", "status"))
+    found = rows.groupBy("partition").agg(
+        F.max(F.when(is_before | (F.col("generation") < generation), F.col("log_ts"))).alias("log_ts"),
+        F.max_by(last, F.when(is_before, F.col("offset"))).alias("last"),
+        F.min(F.when(is_behind, F.col("log_ts"))).alias("next_log_ts"),
+    )
+    nothing: Sequence[Any] = (None,) * 4
+    return {
+        row["partition"]: replace(LastRecord(row["log_ts"], *(row["last"] or nothing)), next_log_ts=row["next_log_ts"])
+        for row in found.collect()
+    }

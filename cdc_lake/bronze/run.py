@@ -10,14 +10,15 @@ from typing import Self
 
 from pyspark.sql import SparkSession
 
+from cdc_lake.bronze.batch import land_next
 from cdc_lake.bronze.dead_letters import is_due
-from cdc_lake.bronze.land import land_next
-from cdc_lake.bronze.landing import BronzeRun, Landing
 from cdc_lake.bronze.offsets import continue_from, lag_by_partition, unread
+from cdc_lake.bronze.topic_run import TopicRun
 from cdc_lake.catalogs.naming import colliding
 from cdc_lake.config import Config
 from cdc_lake.failpoints import reach
 from cdc_lake.lake.lake import is_table_name
+from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.registries.registry import Registry
 from cdc_lake.runs.context import OpenRun, Run, select
 from cdc_lake.runs.report import Report, TableReport
@@ -119,17 +120,10 @@ class BronzeLayer(Layer):
         self.registry = self.registry or checked_registry(self.run.config)
 
     def work(self, run: OpenRun) -> "_BronzeWork":
-        bronze = BronzeRun(
-            run,
-            self.source,
-            run.lake.schema_files(run.storage, self.registry),
-            self.accept_loss,
-            self.quarantine_unknown_ids,
-            colliding(run.config.catalog, "bronze", {one: "delta" for one in self.tables if is_table_name(one)}),
-            self.parallel,
-            self.is_continuous,
+        same_names = colliding(
+            run.config.catalog, "bronze", {one: "delta" for one in self.tables if is_table_name(one)}
         )
-        return _BronzeWork(bronze, self.logs)
+        return _BronzeWork(run, self, run.lake.schema_files(run.storage, self.registry), same_names)
 
     def look_again(self, tables: Sequence[str]) -> None:
         self.logs |= self.source.logs(tables)
@@ -176,16 +170,33 @@ class BronzeLayer(Layer):
 class _BronzeWork(Work):
     """The work of bronze on its tables."""
 
-    bronze: BronzeRun
-    logs: Mapping[str, TopicLog]
+    run: OpenRun
+    layer: BronzeLayer
+    schemas: SchemaFiles
+    same_names: Mapping[str, Mapping[str, str]]
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        run, source = self.bronze.run, self.bronze.source
-        for warning in source.warnings(done.table):
+        layer, name = self.layer, done.table
+        for warning in layer.source.warnings(name):
             done.warn(warning)
-        table, log = run.lake.bronze(spark, done.table), self.logs[done.table]
+        table, log = self.run.lake.bronze(spark, name), layer.logs[name]
         if log.problem:
-            log = source.logs([log.name])[log.name]  # a file that was being written may be complete now
+            log = layer.source.logs([name])[name]  # a file that was being written may be complete now
         if log.problem:
             raise log.problem
-        return land_next(Landing(spark, self.bronze, log, table, run.config.table(done.table), done))
+        topic = TopicRun(
+            spark,
+            self.run,
+            layer.source,
+            self.schemas,
+            log,
+            table,
+            self.run.config.table(name),
+            done,
+            layer.accept_loss,
+            layer.quarantine_unknown_ids,
+            self.same_names.get(name, {}),
+            layer.parallel,
+            layer.is_continuous,
+        )
+        return land_next(topic)

@@ -11,8 +11,7 @@ from cdc_lake.bronze.decide import with_decision
 from cdc_lake.bronze.frames import with_frames, with_references, with_unpacked_bytes
 from cdc_lake.bronze.json_fields import MAX_FIELDS, JsonFields, by_reference, fields_by_reference, in_hudi
 from cdc_lake.bronze.primary_key import primary_key
-from cdc_lake.bronze.references import Names, Resolution, resolve
-from cdc_lake.bronze.schema_source import SchemaSource
+from cdc_lake.bronze.references import Names, Resolution, SchemaSource, resolve
 from cdc_lake.bronze.usable_schemas import MAX_IDS, MAX_LAYOUTS, Schemas
 from cdc_lake.config import TableConfig
 from cdc_lake.decode import json as json_format

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 from pyspark.sql import SparkSession
 
-from cdc_lake.bronze.adjacent_records import records_there
 from cdc_lake.bronze.dead_letters import sent_after
-from cdc_lake.bronze.log_ends import rewritten_offsets
+from cdc_lake.bronze.log_order import records_there
+from cdc_lake.bronze.topic_run import rewritten_offsets
 from cdc_lake.config import Config, StartPosition
 from cdc_lake.errors import ConfigError, DataLossError
 from cdc_lake.lake.lake import BronzeTable

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc_lake.bronze import land
+from cdc_lake.bronze import batch as bronze_batch
 from cdc_lake.config import TableType
 from cdc_lake.silver import merge
 
@@ -36,7 +36,7 @@ def test_logs_sharing_a_table_match_the_reference(
     shape: Shape,
 ) -> None:
     if deletes == "hard":  # as large batches are: in Spark's workers
-        for module in (land, merge):
+        for module in (bronze_batch, merge):
             monkeypatch.setattr(module, "DRIVER_BYTES", -1)
     logs = [log for log in load() if not log.has_own_table]
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from support import wire
 from support.converters import ENVELOPE, VALUE_TEXT, Lake, event, numbered_registry, row
 
-from cdc_lake.bronze import land
+from cdc_lake.bronze import batch as bronze_batch
 from cdc_lake.silver import merge
 from cdc_lake.spark.arrow_stage import in_driver, map_in_arrow, map_in_driver
 
@@ -79,10 +79,10 @@ def test_bronze_rows_are_the_same_if_the_driver_holds_them(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = []
-    monkeypatch.setattr(land, "in_driver", lambda rows: held.append(rows) or in_driver(rows))
+    monkeypatch.setattr(bronze_batch, "in_driver", lambda rows: held.append(rows) or in_driver(rows))
     found = []
-    for name, most in (("driver", land.DRIVER_BYTES), ("executors", 0)):
-        monkeypatch.setattr(land, "DRIVER_BYTES", most)
+    for name, most in (("driver", bronze_batch.DRIVER_BYTES), ("executors", 0)):
+        monkeypatch.setattr(bronze_batch, "DRIVER_BYTES", most)
         lake = Lake(spark, tmp_path / name, numbered_registry())
         for lsn, (op, key) in enumerate((("c", 1), ("u", 1), ("r", 2)), 1):
             lake.send_numbered(key, wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, event(op, row(key, "ä"), lsn))), 2)
@@ -104,8 +104,8 @@ def test_bronze_decodes_once_if_all_records_are_ok(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ways = []
-    monkeypatch.setattr(land, "DRIVER_BYTES", -1)
-    bronze_rows = land._bronze_rows
+    monkeypatch.setattr(bronze_batch, "DRIVER_BYTES", -1)
+    bronze_rows = bronze_batch._bronze_rows
     monkeypatch.setattr(
         land, "_bronze_rows", lambda *given, are_ok: ways.append(are_ok) or bronze_rows(*given, are_ok=are_ok)
     )

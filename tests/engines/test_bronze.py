@@ -18,7 +18,7 @@ from support.events import OPTIONAL_STRING, START_MS, Record, Topic, control, fr
 from support.fakes import FakeBroker
 from typer.testing import CliRunner
 
-from cdc_lake.bronze import adjacent_records, log_ends
+from cdc_lake.bronze import log_order, topic_run
 from cdc_lake.bronze import run as bronze
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.cli.app import app
@@ -139,7 +139,7 @@ def test_on_error_log_drops_unreadable_records_and_warns(here: Bronze, caplog: p
     assert (done.error, done.rows) == (None, {"read": 4, "ok": 2, "quarantined": 0, "control": 0, "dropped": 2})
     (warned,) = done.warnings
     assert warned.startswith("2 records of batch 1 were dropped (`quality.on_error: log`)")
-    first, second = (record.getMessage() for record in caplog.records if record.name == "cdc_lake.bronze.land")
+    first, second = (record.getMessage() for record in caplog.records if record.name == "cdc_lake.bronze.batch")
     assert first.startswith(f"{here.name}[0]@1: value: ") and "left over after the record" in first
     assert second == f"{here.name}[0]@2: the record before it, with the same key, is quarantined"
     rows = here.rows()
@@ -311,7 +311,7 @@ def test_truncated_log_continues_as_a_new_generation(landed: Bronze) -> None:
 def test_refilled_log_stops_then_lands_its_new_records(
     landed: Bronze, monkeypatch: pytest.MonkeyPatch, end: int
 ) -> None:
-    monkeypatch.setattr(log_ends, "_NEAR_OFFSETS", 1)  # searched backwards step by step
+    monkeypatch.setattr(topic_run, "_NEAR_OFFSETS", 1)  # searched backwards step by step
     landed.broker.cut_off(landed.name, 0, 1)
     for offset in range(1, end):
         landed.broker.append(landed.change("u", 7, partition=0, offset=offset))
@@ -405,7 +405,7 @@ def test_new_partitions_are_read_from_their_first_offset(landed: Bronze) -> None
 
 @pytest.mark.deep
 def test_tombstone_finds_its_delete_across_batches_and_replays(here: Bronze, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adjacent_records, "_NEAR_BATCHES", 1)
+    monkeypatch.setattr(log_order, "_NEAR_BATCHES", 1)
     here.topic.registry.hide(here.topic.late_id)
     here.land(here.change("c", 1, late=True), here.change("d", 1))
     here.topic.registry.show(here.topic.late_id)

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from support import wire
 from support.converters import ENVELOPE, TABLE, AnyIdRegistry, Lake, event, numbered_registry, row
 
-from cdc_lake.bronze import land
+from cdc_lake.bronze import batch as bronze_batch
 from cdc_lake.config import TableConfig
 from cdc_lake.errors import QualityGateError
 from cdc_lake.runs.report import TableReport
@@ -50,7 +50,7 @@ def test_max_quarantined_is_a_number_or_a_share(limit: str, fails: bool) -> None
     done = TableReport(table=TABLE.name, status="ok", rows={"read": 2, "ok": 1, "quarantined": 1})
 
     with pytest.raises(QualityGateError) if fails else nullcontext():
-        land._check_quarantine_limit(done, TableConfig(quality={"max_quarantined": limit}))
+        bronze_batch._check_quarantine_limit(done, TableConfig(quality={"max_quarantined": limit}))
 
 
 def test_unknown_ids_exit_10_unless_quarantine_unknown_ids(spark: SparkSession, tmp_path: Path) -> None:

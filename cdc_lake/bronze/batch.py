@@ -13,14 +13,20 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from cdc_lake.bronze.adjacent_records import last_records, records_around, records_there
 from cdc_lake.bronze.dead_letters import send_due, sent_after
 from cdc_lake.bronze.decide import bronze_rows
 from cdc_lake.bronze.explain import with_reasons
-from cdc_lake.bronze.landing import Landing, rewritten, starting_progress, stored_progress
-from cdc_lake.bronze.log_order import KNOWN_LOG_TS, log_order, with_log_order
+from cdc_lake.bronze.log_order import (
+    KNOWN_LOG_TS,
+    last_records,
+    log_order,
+    records_around,
+    records_there,
+    with_log_order,
+)
 from cdc_lake.bronze.offsets import batch_spans, continue_from, lag_by_partition, unread
 from cdc_lake.bronze.schema_resolution import ResolvedSchemas, ScanSummary, decide, resolve_schemas, scan_records
+from cdc_lake.bronze.topic_run import TopicRun, rewritten, starting_progress, stored_progress
 from cdc_lake.config import TableConfig
 from cdc_lake.errors import ConfigError, InfrastructureError, QualityGateError
 from cdc_lake.failpoints import reach
@@ -47,42 +53,41 @@ _LEFT_OUT_WARNING = (
 )
 
 
-def land_next(run: Landing) -> bool:
+def land_next(topic: TopicRun) -> bool:
     """Land the next batch of the topic in one commit. Returns whether there are more records."""
-    done, storage = run.done, Storage(run.spark)
+    done, storage = topic.done, Storage(topic.spark)
     if not done.batches:
-        run.bronze.run.lake.check_is_in_no_table(storage, "bronze", done.table)
-    progress = stored_progress(run)
+        topic.run.lake.check_is_in_no_table(storage, "bronze", done.table)
+    progress = stored_progress(topic)
     if progress is None:
-        check_holds_no_tables(storage, run.table.path, done.table)
-        others = run.bronze.collisions.get(done.table, {})
-        check_catalog_name(run.bronze.run.lake, storage, "bronze", done.table, others)
-    if progress and continue_from(run.log, progress.offsets)[1]:
+        check_holds_no_tables(storage, topic.table.path, done.table)
+        check_catalog_name(topic.run.lake, storage, "bronze", done.table, topic.same_name)
+    if progress and continue_from(topic.log, progress.offsets)[1]:
         # Not a loss if another run has read more since the logs were listed.
-        run = replace(run, log=run.bronze.source.logs([run.log.name])[run.log.name])
-    before = starting_progress(run, progress, {} if done.batches else rewritten(run, progress))
-    position = before.offsets[run.log.id]
+        topic = replace(topic, log=topic.source.logs([topic.log.name])[topic.log.name])
+    before = starting_progress(topic, progress, {} if done.batches else rewritten(topic, progress))
+    position = before.offsets[topic.log.id]
     if not done.batches:
-        done.lag_before = lag_by_partition(run.log, position)
-        done.version_before = run.table.version() if progress else None
+        done.lag_before = lag_by_partition(topic.log, position)
+        done.version_before = topic.table.version() if progress else None
         done.consumed_from = {str(p): offset for p, offset in position.items()}
-    spans = batch_spans(run.log, position, before.again, _rows_of_batch(run, before))
+    spans = batch_spans(topic.log, position, before.again, _rows_of_batch(topic, before))
     if not spans and (progress is None or before.gaps):
         # An empty topic gets a table, so that silver finds one; and an accepted loss is recorded once.
         spans = {p: Span(offset, offset) for p, offset in position.items()}
     if spans:
-        with planned_for(run.spark, rows=count_offsets(spans)):
-            before = starting_progress(run, _land_batch(run, spans, before))
-        position = before.offsets[run.log.id]
+        with planned_for(topic.spark, rows=count_offsets(spans)):
+            before = starting_progress(topic, _land_batch(topic, spans, before))
+        position = before.offsets[topic.log.id]
         done.status, done.batches = "ok", done.batches + 1
     done.consumed_to = {str(p): offset for p, offset in position.items()}
-    done.lag_after = lag_by_partition(run.log, position)
-    _send_dead_letters(run)
-    done.version_after = run.table.version()
-    _check_quarantine_limit(done, run.settings)
-    is_more = bool(unread(run.log, position))
+    done.lag_after = lag_by_partition(topic.log, position)
+    _send_dead_letters(topic)
+    done.version_after = topic.table.version()
+    _check_quarantine_limit(done, topic.settings)
+    is_more = bool(unread(topic.log, position))
     if not is_more:
-        _check_usable(run, before.commit)
+        _check_usable(topic, before.commit)
     return is_more
 
 
@@ -91,14 +96,14 @@ class _Batch:
     """A batch whose records were read.
 
     Attributes:
-        run: the topic and its table.
+        topic: the run on its topic.
         before: bronze's progress.
         spans: the offsets of the records.
         records: the columns of `scan_records`, persisted.
         summary: that of the records.
     """
 
-    run: Landing
+    topic: TopicRun
     before: BronzeProgress
     spans: Mapping[int, Span]
     records: DataFrame
@@ -112,7 +117,7 @@ class _Batch:
     @property
     def generation(self) -> int:
         """How often the topic was created again before."""
-        return list(self.before.offsets).index(self.run.log.id)
+        return list(self.before.offsets).index(self.topic.log.id)
 
     @property
     def is_again(self) -> bool:
@@ -135,14 +140,14 @@ class _Batch:
     @property
     def there(self) -> DataFrame:
         """Bronze's rows of these offsets."""
-        return records_there(self.run.table, self.generation, self.spans)
+        return records_there(self.topic.table, self.generation, self.spans)
 
 
-def _land_batch(run: Landing, spans: Mapping[int, Span], before: BronzeProgress) -> BronzeProgress:
+def _land_batch(topic: TopicRun, spans: Mapping[int, Span], before: BronzeProgress) -> BronzeProgress:
     """Land a range of offsets in one commit. Returns the committed progress."""
-    done = run.done
+    done = topic.done
     with done.phase("read"):
-        batch = _scan_batch(run, spans, before)
+        batch = _scan_batch(topic, spans, before)
     summary = batch.summary
     with ExitStack() as cached:
         cached.callback(batch.records.unpersist)
@@ -150,14 +155,14 @@ def _land_batch(run: Landing, spans: Mapping[int, Span], before: BronzeProgress)
             resolved = resolve_schemas(
                 batch.records,
                 summary,
-                topic=run.log.name,
-                files=run.bronze.schemas,
-                settings=run.settings,
+                topic=topic.log.name,
+                files=topic.schemas,
+                settings=topic.settings,
                 before=before,
-                quarantine_unknown_ids=run.bronze.quarantine_unknown_ids,
+                quarantine_unknown_ids=topic.quarantine_unknown_ids,
             )
         with done.phase("decode"):
-            decided = decide(batch.records, summary, resolved, run.settings)
+            decided = decide(batch.records, summary, resolved, topic.settings)
             if batch.is_little:
                 decided = in_driver(decided)
         try:
@@ -167,11 +172,11 @@ def _land_batch(run: Landing, spans: Mapping[int, Span], before: BronzeProgress)
                 raise
             counts, progress = _commit(batch, decided, resolved, cached, are_ok=False)
     done.count(read=summary.total, **counts)
-    if left_out := run.bronze.source.skipped_records(batch.spans, summary.total):
+    if left_out := topic.source.skipped_records(batch.spans, summary.total):
         done.count(left_out=left_out)
         done.warn(_LEFT_OUT_WARNING)
     if counts.get("dropped"):
-        _log_dropped(run, batch.number, counts["dropped"])
+        _log_dropped(topic, batch.number, counts["dropped"])
     done.read_bytes += summary.bytes
     return progress
 
@@ -186,7 +191,7 @@ def _commit(
         cached: releases what is persisted.
         are_ok: see `_bronze_rows`; if a record is not ok, it raises an error with `_NOT_OK`, and nothing is committed.
     """
-    run, done, total = batch.run, batch.run.done, batch.summary.total
+    topic, done, total = batch.topic, batch.topic.done, batch.summary.total
     with done.phase("decode"):
         # Not persisted: decoding twice is cheaper than caching the bytes again.
         rows, landed = _bronze_rows(batch, decided, cached, are_ok=are_ok)
@@ -194,15 +199,15 @@ def _commit(
     if batch.is_again:
         counts["already_there"] = batch.there.count()
     counts |= {name: number for name, number in landed.counts.items() if name == "dropped"}
-    check_totals(run.log.name, total, **counts)
-    _stop_on_error(run, rows, counts["quarantined"])
+    check_totals(topic.log.name, total, **counts)
+    _stop_on_error(topic, rows, counts["quarantined"])
     following = _next_progress(batch, landed, resolved)
     reach("bronze.after_plan", batch=batch.number)
-    run.bronze.run.leases.check(done.table)
+    topic.run.leases.check(done.table)
     with done.phase("write"):
         if landed.has_errors:
-            rows = with_reasons(rows, run.bronze.schemas, batch.summary.frames)
-        commit = run.table.append(rows, following)
+            rows = with_reasons(rows, topic.schemas, batch.summary.frames)
+        commit = topic.table.append(rows, following)
     reach("bronze.after_append", batch=batch.number)
     return counts, commit.progress
 
@@ -217,14 +222,14 @@ def _bronze_rows(
         cached: releases what is persisted.
         are_ok: take all records for ok, which are not read again and have no tombstones; the rows check it.
     """
-    run, summary, is_again = batch.run, batch.summary, batch.is_again
+    topic, summary, is_again = batch.topic, batch.summary, batch.is_again
     narrow = batch.records.withColumn("status", F.lit("ok")) if are_ok else decided
     if is_again:
         known = batch.there.select("partition", "offset", F.col("log_ts").alias(KNOWN_LOG_TS))
         narrow = decided.join(known, ["partition", "offset"], how="left")
-        ends = records_around(run.table, batch.generation, batch.spans)
+        ends = records_around(topic.table, batch.generation, batch.spans)
     else:
-        ends = last_records(run.table, batch.before, batch.generation, summary.first_is_tombstone)
+        ends = last_records(topic.table, batch.before, batch.generation, summary.first_is_tombstone)
     order = log_order(narrow, ends, has_tombstones=bool(summary.tombstones))
     if is_again or summary.tombstones:  # read twice
         cached.callback(order.persist().unpersist)
@@ -240,7 +245,7 @@ def _bronze_rows(
     status = F.col("status")
     if are_ok:
         rows = rows.withColumn("status", F.when(status == "ok", status).otherwise(F.raise_error(F.lit(_NOT_OK))))
-    if run.settings.quality.on_error == "log":
+    if topic.settings.quality.on_error == "log":
         rows = rows.withColumn("status", F.when(status == "quarantined", "dropped").otherwise(status))
         landed.counts["dropped"] += landed.counts.pop("quarantined", 0)
     if landed.has_errors:
@@ -250,54 +255,54 @@ def _bronze_rows(
     return rows.coalesce(max(summary.memory_bytes // _FILE_BYTES, 1)), landed
 
 
-def _rows_of_batch(run: Landing, before: BronzeProgress) -> int:
+def _rows_of_batch(topic: TopicRun, before: BronzeProgress) -> int:
     """How many records to read, if they are as large as those of the last batch; a quarter less, as sizes vary."""
     if not before.record_bytes:
-        return run.settings.read.max_records_per_batch
-    return min(run.settings.read.max_records_per_batch, max(run.max_bytes * 3 // 4 // before.record_bytes, 1))
+        return topic.settings.read.max_records_per_batch
+    return min(topic.settings.read.max_records_per_batch, max(topic.max_bytes * 3 // 4 // before.record_bytes, 1))
 
 
-def _scan_batch(run: Landing, spans: Mapping[int, Span], before: BronzeProgress) -> _Batch:
+def _scan_batch(topic: TopicRun, spans: Mapping[int, Span], before: BronzeProgress) -> _Batch:
     """Read and scan records; see `scan_records`. Shortens the spans until they fit into `max_bytes`."""
-    spans, records, summary = _read_and_scan(run, spans, before.frames)
-    while summary.memory_bytes > run.max_bytes:
+    spans, records, summary = _read_and_scan(topic, spans, before.frames)
+    while summary.memory_bytes > topic.max_bytes:
         number = count_offsets(spans)
-        fewer = max(number * run.max_bytes // (2 * summary.memory_bytes), 1)
-        shorter = batch_spans(run.log, before.offsets[run.log.id], before.again, fewer)
+        fewer = max(number * topic.max_bytes // (2 * summary.memory_bytes), 1)
+        shorter = batch_spans(topic.log, before.offsets[topic.log.id], before.again, fewer)
         if shorter == spans:
             break
         records.unpersist()
-        spans, records, summary = _read_and_scan(run, shorter, summary.frames)
-    return _Batch(run, before, spans, records, summary)
+        spans, records, summary = _read_and_scan(topic, shorter, summary.frames)
+    return _Batch(topic, before, spans, records, summary)
 
 
 def _read_and_scan(
-    run: Landing, spans: Mapping[int, Span], known_frames: Collection[str]
+    topic: TopicRun, spans: Mapping[int, Span], known_frames: Collection[str]
 ) -> tuple[Mapping[int, Span], DataFrame, ScanSummary]:
     """Read and scan records; see `scan_records`. Shortens the spans before records on which Spark's reader fails."""
-    source, topic = run.bronze.source, run.log.name
-    of_files = bool(run.bronze.run.config.files.root)
-    look = partial(scan_records, settings=run.settings, known_frames=known_frames, of_files=of_files)
+    source, name = topic.source, topic.log.name
+    of_files = bool(topic.run.config.files.root)
+    look = partial(scan_records, settings=topic.settings, known_frames=known_frames, of_files=of_files)
     try:
-        return (spans, *look(source.read(run.spark, topic, spans)))
+        return (spans, *look(source.read(topic.spark, name, spans)))
     except (PySparkException, Py4JJavaError) as exc:
         if not has_no_room_for_a_timestamp(exc):
             raise
-    spans, records = source.read_around(run.spark, topic, spans)
+    spans, records = source.read_around(topic.spark, name, spans)
     return (spans, *look(records))
 
 
-def _send_dead_letters(run: Landing) -> None:
+def _send_dead_letters(topic: TopicRun) -> None:
     """Send quarantined records that were not sent yet. If that fails, the next run sends them."""
-    if run.dead_letters is None:
+    if topic.dead_letters is None:
         return
     try:
-        with run.done.phase("dead letters"):
-            run.bronze.run.leases.check(run.done.table)
-            config = run.bronze.run.config
-            send_due(config.kafka, config.stack, run.table, run.dead_letters, run.bronze.run.id, run.done)
+        with topic.done.phase("dead letters"):
+            topic.run.leases.check(topic.done.table)
+            config = topic.run.config
+            send_due(config.kafka, config.stack, topic.table, topic.dead_letters, topic.run.id, topic.done)
     except (ConfigError, InfrastructureError) as error:
-        run.done.warn(f"dead letters were not sent; the next run tries again: {error}")
+        topic.done.warn(f"dead letters were not sent; the next run tries again: {error}")
 
 
 @dataclass(frozen=True)
@@ -334,14 +339,14 @@ def _summarize_rows(order: DataFrame) -> _RowSummary:
 
 def _next_progress(batch: _Batch, landed: _RowSummary, resolved: ResolvedSchemas) -> BronzeProgress:
     """The progress after a batch."""
-    run, before, spans, summary, rows = batch.run, batch.before, batch.spans, batch.summary, landed.counts.total()
-    reached = before.offsets[run.log.id] | {partition: span.end for partition, span in spans.items()}
+    topic, before, spans, summary, rows = batch.topic, batch.before, batch.spans, batch.summary, landed.counts.total()
+    reached = before.offsets[topic.log.id] | {partition: span.end for partition, span in spans.items()}
     return BronzeProgress(
-        run_id=run.bronze.run.id,
+        run_id=topic.run.id,
         follows=before.nonce,
         epoch=before.epoch,
         commit=batch.number,
-        offsets={**before.offsets, run.log.id: reached},
+        offsets={**before.offsets, topic.log.id: reached},
         last={**before.last, **summary.last},
         log_ts={p: max(before.log_ts.get(p, ts), ts) for p, ts in {**before.log_ts, **landed.log_ts}.items()},
         kinds=dict(resolved.kinds),
@@ -353,7 +358,7 @@ def _next_progress(batch: _Batch, landed: _RowSummary, resolved: ResolvedSchemas
         record_bytes=summary.memory_bytes // summary.total if summary.total else before.record_bytes,
         bytes=before.bytes + summary.memory_bytes,
         gaps=before.gaps,
-        sent=sent_after(run.dead_letters, before, quarantined=landed.counts["quarantined"]),
+        sent=sent_after(topic.dead_letters, before, quarantined=landed.counts["quarantined"]),
         again={partition: end for partition, end in before.again.items() if reached[partition] < end},
         total_rows=_total_rows(batch, rows),
     )
@@ -366,30 +371,30 @@ def _total_rows(batch: _Batch, landed: int) -> int | None:
         return None
     if batch.is_again:
         # Records that are read again may replace rows that another program deleted.
-        return max(before, batch.run.table.read().count() + landed)
+        return max(before, batch.topic.table.read().count() + landed)
     return before + landed
 
 
-def _stop_on_error(run: Landing, rows: DataFrame, quarantined: int) -> None:
+def _stop_on_error(topic: TopicRun, rows: DataFrame, quarantined: int) -> None:
     """Raise if records are quarantined and `quality.on_error` is `stop`."""
-    if not quarantined or run.settings.quality.on_error != "stop":
+    if not quarantined or topic.settings.quality.on_error != "stop":
         return
     first = rows.where(F.col("status") == "quarantined").orderBy("partition", "offset").first()
     assert first is not None
     raise QualityGateError(
-        f"{run.log.name}[{first['partition']}]@{first['offset']}",
+        f"{topic.log.name}[{first['partition']}]@{first['offset']}",
         f"{first['error']['message']} ({quarantined} such records in this batch)",
         "the batch was not committed (`quality.on_error: stop`); fix the cause, or set `quality.on_error: quarantine`",
     )
 
 
-def _log_dropped(run: Landing, batch: int, number: int) -> None:
+def _log_dropped(topic: TopicRun, batch: int, number: int) -> None:
     """Log the first records of a batch that were dropped, and warn about them."""
-    rows = run.table.read().where((F.col("batch") == batch) & (F.col("status") == "dropped"))
+    rows = topic.table.read().where((F.col("batch") == batch) & (F.col("status") == "dropped"))
     first = rows.select("partition", "offset", "error.message").orderBy("partition", "offset").limit(_LOGGED_ROWS)
     for row in first.collect():
-        logger.warning("%s[%d]@%d: %s", run.log.name, row["partition"], row["offset"], row["message"])
-    run.done.warn(
+        logger.warning("%s[%d]@%d: %s", topic.log.name, row["partition"], row["offset"], row["message"])
+    topic.done.warn(
         f"{number} records of batch {batch} were dropped (`quality.on_error: log`); list them with "
         f"`cdc-lake quarantine list --dropped --each`, and land them with `replay --dropped`"
     )
@@ -407,22 +412,22 @@ def _check_quarantine_limit(done: TableReport, settings: TableConfig) -> None:
         )
 
 
-def _check_usable(run: Landing, batch: int) -> None:
+def _check_usable(topic: TopicRun, batch: int) -> None:
     """Warn if no record of the run could be used, and raise if `quality.on_unusable_records` is `stop`.
 
     Args:
-        run: the run, after its last batch.
+        topic: the run, after its last batch.
         batch: the number of that batch.
     """
-    done, counts = run.done, Counter(run.done.rows)
+    done, counts = topic.done, Counter(topic.done.rows)
     if not counts["read"] or counts["quarantined"] + counts["dropped"] < counts["read"]:
         return
-    rows = run.table.read().where(F.col("batch") == batch)
+    rows = topic.table.read().where(F.col("batch") == batch)
     first = rows.select("partition", "offset", "error.message").orderBy("partition", "offset").first()
     assert first is not None
     what = f"none of the {counts['read']} records could be used"
-    done.warn(f"{what}, for example {run.log.name}[{first['partition']}]@{first['offset']}: {first['message']}")
-    if run.settings.quality.on_unusable_records == "warn" or run.bronze.is_continuous:
+    done.warn(f"{what}, for example {topic.log.name}[{first['partition']}]@{first['offset']}: {first['message']}")
+    if topic.settings.quality.on_unusable_records == "warn" or topic.is_continuous:
         return
     dropped = " --dropped" if counts["dropped"] else ""
     raise QualityGateError(

@@ -1,0 +1,248 @@
+"""A run of bronze on one topic: its table, and the progress from which the next batch continues.
+
+Kafka may no longer have what bronze read: records are deleted after a while; an unclean leader election, or a disk that
+was rolled back, removes records from the end of a log, and new records get their offsets.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from types import MappingProxyType
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from cdc_lake.bronze.log_order import records_there
+from cdc_lake.bronze.offsets import continue_from, describe_loss
+from cdc_lake.config import TableConfig
+from cdc_lake.decode.identity import identity
+from cdc_lake.errors import DataLossError, NoProgressError
+from cdc_lake.lake.lake import BronzeTable
+from cdc_lake.lake.schema_files import SchemaFiles
+from cdc_lake.runs.context import OpenRun
+from cdc_lake.runs.report import TableReport
+from cdc_lake.sources.logs import Span, TopicLog, TopicSource, has_no_room_for_a_timestamp, offsets_of
+from cdc_lake.spark.session import batch_bytes
+from cdc_lake.tables.progress import BronzeProgress
+
+_NEAR_OFFSETS = 100_000
+"""The last common record is searched in this many offsets first, then in 16 times as many."""
+
+
+@dataclass(frozen=True)
+class TopicRun:
+    """A run of bronze on one topic.
+
+    Attributes:
+        spark: the session of the calling thread.
+        run: the run.
+        source: where the records are.
+        schemas: the lake's schema files, with the registry.
+        log: the topic.
+        table: its bronze table.
+        settings: the topic's.
+        done: the table's report.
+        accept_loss, quarantine_unknown_ids: see `run_bronze`.
+        same_name: tables with the same name in the catalog, see `check_catalog_name`.
+        parallel: how many tables are processed in parallel.
+        is_continuous: whether more runs will follow in this process.
+    """
+
+    spark: SparkSession
+    run: OpenRun
+    source: TopicSource
+    schemas: SchemaFiles
+    log: TopicLog
+    table: BronzeTable
+    settings: TableConfig
+    done: TableReport
+    accept_loss: bool
+    quarantine_unknown_ids: bool
+    same_name: Mapping[str, str]
+    parallel: int
+    is_continuous: bool
+
+    @cached_property
+    def max_bytes(self) -> int:
+        """The bytes of a batch; see `max_batch_bytes`."""
+        return batch_bytes(self.spark, self.settings.read.max_batch_bytes, self.parallel)
+
+    @property
+    def dead_letters(self) -> str | None:
+        """The topic for dead letters."""
+        return self.run.config.dead_letter_topic(self.log.name)
+
+
+def stored_progress(topic: TopicRun) -> BronzeProgress | None:
+    """The table's progress; derived from its rows if no remaining commit has it."""
+    try:
+        return topic.table.progress()
+    except NoProgressError as exc:
+        topic.done.warn(
+            f"{exc.what}: it was derived from the rows; records are missing if the topic was re-created since"
+        )
+    rows = topic.table.read().groupBy("generation", "partition")
+    found = rows.agg(F.max("offset").alias("offset"), F.max("log_ts").alias("log_ts"), F.max("batch").alias("batch"))
+    ends = sorted(found.collect(), key=lambda end: (end["log_ts"], end["generation"]))
+    newest = max((end["generation"] for end in ends), default=0)
+    reached = {end["partition"]: end["offset"] + 1 for end in ends if end["generation"] == newest}
+    return BronzeProgress(
+        run_id=topic.run.id,
+        epoch=1,
+        commit=max((end["batch"] for end in ends), default=0),
+        offsets={**{f"unknown-{generation}": {} for generation in range(newest)}, topic.log.id: reached},
+        log_ts={end["partition"]: end["log_ts"] for end in ends},
+    )
+
+
+def rewritten(topic: TopicRun, progress: BronzeProgress | None) -> Mapping[int, int]:
+    """See `rewritten_offsets`; checks the partitions whose end differs from bronze's position."""
+    if progress is None or topic.log.id not in progress.offsets:
+        return {}
+    reached = progress.offsets[topic.log.id]
+    news = [p for p, span in topic.log.partitions.items() if span.end != reached.get(p, span.start)]
+    return rewritten_offsets(topic.spark, topic.table, progress, topic.log, topic.source, news)
+
+
+def starting_progress(
+    topic: TopicRun, progress: BronzeProgress | None, replaced: Mapping[int, int] = MappingProxyType({})
+) -> BronzeProgress:
+    """The progress to continue from: `offsets` of the topic's id are the next offsets to read.
+
+    Args:
+        topic: the run.
+        progress: that of the table; None if it does not exist.
+        replaced: see `rewritten_offsets`.
+
+    Raises:
+        DataLossError: records are gone, and `accept_loss` is not set.
+    """
+    log = topic.log
+    if progress is None:
+        begin = offsets_of(topic.settings.read.start, log, topic.source)
+        if skipped := sum(offset - log.partitions[partition].start for partition, offset in begin.items()):
+            topic.done.warn(
+                f"bronze starts at `read.start: {topic.settings.read.start}` and skips {skipped} offsets before it; "
+                f"to read them, run `cdc-lake seek --table {log.name} --to earliest`"
+            )
+        return BronzeProgress(run_id=topic.run.id, commit=0, offsets={log.id: begin}, total_rows=0)
+    offsets, gaps = continue_from(log, progress.offsets, replaced)
+    losses = [describe_loss(log, gap, offsets[log.id]) for gap in gaps]
+    if losses and not topic.accept_loss:
+        raise DataLossError(
+            log.name,
+            "; ".join(losses),
+            f"to continue and record the gap, run `cdc-lake run bronze --table {log.name} --accept-loss`; "
+            "to lose nothing, move the table away and load it from a new snapshot",
+        )
+    for loss in losses:
+        topic.done.warn(f"continued past a loss: {loss}")
+    if losses:
+        topic.done.warn(
+            "silver keeps rows whose later changes or deletes were lost, such as the rows of a dropped table: take a "
+            "new snapshot with a signal (docs/how-to/backfill.md). A snapshot of the whole table also deletes rows "
+            "that the source no longer has, if `deletes.missing_after_snapshot` is true"
+        )
+    again = progress.again if list(offsets) == list(progress.offsets) else {}
+    reached = progress.offsets.get(log.id, {})
+    last = {p: one for p, one in progress.last.items() if offsets[log.id].get(p) == reached.get(p, -1)}
+    return progress.model_copy(update={"offsets": offsets, "gaps": gaps, "again": again, "last": last})
+
+
+def rewritten_offsets(
+    spark: SparkSession,
+    table: BronzeTable,
+    progress: BronzeProgress,
+    log: TopicLog,
+    source: TopicSource,
+    partitions: Collection[int],
+) -> dict[int, int]:
+    """By partition that lost records which bronze read: the first offset that now has another record, or none.
+
+    Takes one fetch per partition. Records missing in the middle of the log (compaction, retention) are ignored.
+
+    Args:
+        spark: reads the logs of such partitions.
+        table: the bronze table.
+        progress: that of bronze.
+        log: the topic.
+        source: where the records are.
+        partitions: those to check.
+
+    Raises:
+        ConfigError, InfrastructureError: see `TopicSource`.
+    """
+    reached = progress.offsets.get(log.id, {})
+    cut = {p for p in partitions if log.partitions[p].end < reached.get(p, 0)}
+    last = {p: progress.last[p] for p in partitions if p in progress.last and p in reached and p not in cut}
+    asked = {p: one.offset for p, one in last.items() if one.offset >= log.partitions[p].start}
+    there = source.first_records(log.name, asked) if asked else {}
+    suspect = cut | {p for p, one in there.items() if one.offset == asked[p] and one != last[p]}
+    spans = {p: Span(span.start, min(span.end, reached[p])) for p, span in log.partitions.items() if p in suspect}
+    return _common_ends(spark, table, list(progress.offsets).index(log.id), log.name, source, spans)
+
+
+def _common_ends(
+    spark: SparkSession,
+    table: BronzeTable,
+    generation: int,
+    topic: str,
+    source: TopicSource,
+    spans: Mapping[int, Span],
+) -> dict[int, int]:
+    """The offset after the last record of each span that bronze and the log have in common; else the end."""
+    found = {partition: span.end for partition, span in spans.items()}
+    left = {partition: span for partition, span in spans.items() if span.start < span.end}
+    width = _NEAR_OFFSETS
+    while left:
+        near = {p: replace(span, start=max(span.start, span.end - width)) for p, span in left.items()}
+        known = records_there(table, generation, near)
+        try:
+            ends = _compare(known, source.read(spark, topic, near))
+        except (PySparkException, Py4JJavaError) as exc:
+            if not has_no_room_for_a_timestamp(exc):
+                raise
+            ends = _compare(known, _read_around(spark, topic, source, near))
+        for row in ends:
+            partition, same = row["partition"], row["same"]
+            if same is not None and (row["other"] or 0) > same:
+                found[partition] = same + 1
+            elif same is None and row["known"]:
+                found[partition] = near[partition].start
+            if same is not None:
+                del left[partition]
+        left = {partition: span for partition, span in left.items() if near[partition].start > span.start}
+        width *= 16
+    return found
+
+
+def _compare(known: DataFrame, records: DataFrame) -> Sequence[Row]:
+    """By partition: the last offset with the `same` record in bronze and in the log, the last one with an `other`
+    record, and the number of records in bronze (`known`).
+    """
+    of_bronze = identity("kafka_timestamp", "raw_key", "raw_value").alias("was")
+    of_log = identity("timestamp", "key", "value").alias("now")
+    at = ["partition", "offset"]
+    both = records.select(*at, of_log).join(known.select(*at, of_bronze), at, "left")
+    is_same = F.coalesce(F.col("was") == F.col("now"), F.lit(False))
+    ends = both.groupBy("partition").agg(
+        F.max(F.when(is_same, F.col("offset"))).alias("same"),
+        F.max(F.when(~is_same, F.col("offset"))).alias("other"),
+        F.count("was").alias("known"),
+    )
+    return ends.collect()
+
+
+def _read_around(spark: SparkSession, topic: str, source: TopicSource, spans: Mapping[int, Span]) -> DataFrame:
+    """All records of spans in which Spark's reader fails on a timestamp."""
+    parts, left = list[DataFrame](), dict(spans)
+    while left:
+        read, records = source.read_around(spark, topic, left)
+        parts.append(records)
+        rest = {p: replace(span, start=read[p].end) if p in read else span for p, span in left.items()}
+        left = {p: span for p, span in rest.items() if span.start < span.end}
+    return reduce(
+        DataFrame.unionByName, (part.select("key", "value", "partition", "offset", "timestamp") for part in parts)
+    )
