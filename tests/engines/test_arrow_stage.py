@@ -107,7 +107,7 @@ def test_bronze_decodes_once_if_all_records_are_ok(
     monkeypatch.setattr(bronze_batch, "DRIVER_BYTES", -1)
     bronze_rows = bronze_batch._bronze_rows
     monkeypatch.setattr(
-        land, "_bronze_rows", lambda *given, are_ok: ways.append(are_ok) or bronze_rows(*given, are_ok=are_ok)
+        bronze_batch, "_bronze_rows", lambda *given, are_ok: ways.append(are_ok) or bronze_rows(*given, are_ok=are_ok)
     )
     lake = Lake(spark, tmp_path, numbered_registry(), quality={"on_unusable_records": "warn"})
 
