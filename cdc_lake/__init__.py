@@ -53,7 +53,6 @@ def read(
     """Read a table as it is, or as it was.
 
     Args:
-        spark: the session.
         table: the topic; for gold, the model. If a topic has several silver tables, the topic alone names the first,
             and `<topic>@hudi_mor`, for example, another.
         layer: `bronze` (the stored records), `silver` or `gold`.
@@ -83,7 +82,6 @@ def changes(
     """Compare a silver table at two points.
 
     Args:
-        spark: the session.
         table: as in `read`.
         since: the earlier point, in the forms of `as_of`.
         until: the later point (default: now).
@@ -106,7 +104,6 @@ def story(spark: "SparkSession", table: str, key: str, *, config: "Config | None
     """Explain one row: every event of its key, what it changed, and why it won, lost or was rejected.
 
     Args:
-        spark: the session.
         table: the topic.
         key: the key's value, `column=value` pairs separated by commas, or a JSON object of its columns.
         config: the settings (default: `load_config()`).

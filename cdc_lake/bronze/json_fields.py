@@ -85,7 +85,6 @@ class JsonFields:
             records: the columns of `with_references`.
             references: those of their values.
             names: their fields, as `fields_by_reference` returns them.
-            settings: those of the table.
         """
         are_all = sum(map(len, names.values())) <= MAX_FIELDS
         if not are_all:

@@ -42,8 +42,6 @@ def describe_loss(log: TopicLog, gap: Gap, position: Mapping[int, int]) -> str:
     """The message about a gap.
 
     Args:
-        log: the topic.
-        gap: the gap.
         position: the next offset of each partition.
     """
     where = f"{log.name}[{gap.partition}]"

@@ -43,7 +43,6 @@ def run_bronze(
     """Land new records from Kafka, or from the files of a sink connector.
 
     Args:
-        config: the settings.
         tables: topic names or globs.
         spark: the session (default: a new one).
         source: where the records are (default: that of the settings).

@@ -73,7 +73,6 @@ def scan_records(
 
     Args:
         records: Kafka's columns.
-        settings: those of the table.
         known_frames: the frames of earlier records, to plan for.
         of_files: whether the records come from files.
 
@@ -197,10 +196,7 @@ def resolve_schemas(
 
     Args:
         records: the columns of `with_references`.
-        summary: their summary.
-        topic: the name of the topic.
         files: the lake's schemas and the registry.
-        settings: those of the table.
         before: bronze's progress, with what earlier batches resolved.
         quarantine_unknown_ids: quarantine unknown schema ids even if the registry knows none of them.
         takes_any_key: whether one JSON record may change the primary key.

@@ -112,7 +112,6 @@ def starting_progress(
     """The progress to continue from: `offsets` of the topic's id are the next offsets to read.
 
     Args:
-        topic: the run.
         progress: that of the table; None if it does not exist.
         replaced: see `rewritten_offsets`.
 
@@ -165,10 +164,6 @@ def rewritten_offsets(
 
     Args:
         spark: reads the logs of such partitions.
-        table: the bronze table.
-        progress: that of bronze.
-        log: the topic.
-        source: where the records are.
         partitions: those to check.
 
     Raises:

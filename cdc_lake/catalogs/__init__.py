@@ -13,7 +13,6 @@ def open_catalog(settings: CatalogConfig, stack: StackConfig, hadoop: Callable[[
 
     Args:
         settings: the catalog.
-        stack: the embedded servers.
         hadoop: returns the JVM and Hadoop's configuration, which only a metastore needs.
 
     Raises:

@@ -244,7 +244,6 @@ def layout(kind: str, whole: Tree, tree: Tree) -> tuple[str, str, str]:
 
     Args:
         kind: the schema's format.
-        whole: the schema.
         tree: the part of it that is read.
     """
     return kind, avro.wrapped_schema(whole) if kind == "avro" else "", repr(tree)

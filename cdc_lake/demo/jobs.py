@@ -68,7 +68,6 @@ class Jobs:
 
     Args:
         platform: where they run.
-        stack: the servers.
         lake: root of the lake.
         table_type: silver's table type.
 

@@ -106,7 +106,6 @@ def submission(config: Config, layer: str, flags: Sequence[str]) -> Submission:
     """Describe a job.
 
     Args:
-        config: the settings.
         layer: bronze, silver, gold or maintain.
         flags: the job's flags, as after `spark-submit jobs/<layer>.py`, without `--config`.
 

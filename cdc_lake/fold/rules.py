@@ -166,7 +166,6 @@ def step(state: State, event: Event, *, hard: bool, log_may_reset: bool = False)
 
     Args:
         state: the key's state; changed in place.
-        event: the event.
         hard: whether a delete removes the row.
         log_may_reset: see `is_outdated`.
     """

@@ -37,7 +37,6 @@ def run_gold(
     """Refresh the tables of models whose silver sources, or whose model, have changed.
 
     Args:
-        config: the settings.
         models: names or globs.
         spark: the session (default: a new one).
         scheduler: runs the work (default: a new one, in the calling thread).

@@ -72,7 +72,6 @@ class Lease:
     """A table's lease as a context manager: taken on entry, renewed by a thread, released on exit.
 
     Args:
-        storage: the lake's.
         folder: the folder of the table's lease.
         table: the table's name, for messages.
         run_id: the run that takes it.

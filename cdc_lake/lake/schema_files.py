@@ -24,7 +24,6 @@ class SchemaFiles:
     """Schema texts by fingerprint and by registry id.
 
     Args:
-        storage: the lake's.
         root: the lake's root.
         registry: called once per id and run; none for readers of bronze and of files, which only use fingerprints.
     """

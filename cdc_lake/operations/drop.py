@@ -35,11 +35,9 @@ def drop_quarantined(
     or if it begins or ends a snapshot.
 
     Args:
-        config: the settings.
         tables: topic names or globs.
         because: the reason.
         spark: the session (default: a new one).
-        selection: which records.
         scheduler: runs the work (default: a new one, in the calling thread).
 
     Raises:

@@ -29,7 +29,6 @@ def run_maintain(
     """Maintain a layer's tables, each under its lease: another run of a table exits with 40 meanwhile.
 
     Args:
-        config: the settings.
         tables: topic names or globs; for gold, names of models.
         spark: the session (default: a new one).
         layer: the layer of the tables; for silver, also their side tables.

@@ -110,7 +110,6 @@ def plan(
     """Preview the next runs of bronze and silver.
 
     Args:
-        config: the settings.
         tables: topic names or globs.
         spark: the session (default: a new one).
         source: where the topics are (default: that of the settings).

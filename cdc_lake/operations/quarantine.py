@@ -247,10 +247,8 @@ def list_quarantined(
     """List quarantined records, without their values.
 
     Args:
-        config: the settings.
         tables: topic names or globs.
         spark: the session (default: a new one).
-        selection: which records.
         each: list single records instead of reasons.
         limit: maximum number of groups or records per table.
 

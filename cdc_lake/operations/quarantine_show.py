@@ -101,10 +101,8 @@ def show_quarantined(
     """Quarantined records with their values. Calls neither Kafka nor the registry.
 
     Args:
-        config: the settings.
         tables: topic names or globs.
         spark: the session (default: a new one).
-        selection: which records.
         limit: maximum number of records; the first in the log are taken.
 
     Raises:

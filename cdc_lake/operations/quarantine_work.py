@@ -63,10 +63,8 @@ class QuarantineWork(Work):
         """Commit changes of rows.
 
         Args:
-            table: the table.
             changes: `COORDINATES` and the changed columns.
             progress: the table's progress before.
-            done: the table's report.
             following: fields of the progress that change.
         """
         sent = sent_after(self.run.config.dead_letter_topic(done.table), progress)

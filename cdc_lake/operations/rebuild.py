@@ -22,10 +22,9 @@ from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import Work
 from cdc_lake.silver.append import check_has_keys
-from cdc_lake.silver.batch import Batch
+from cdc_lake.silver.batch import Batch, BronzeState
 from cdc_lake.silver.fold_result import FoldResult
 from cdc_lake.silver.merge import fold_events, is_start
-from cdc_lake.silver.next_batch import BronzeState
 from cdc_lake.silver.reader import BatchSchemas
 from cdc_lake.silver.table_run import SilverRun, missing_records, read_only_run
 from cdc_lake.tables.images import as_columns_of
@@ -75,7 +74,6 @@ def run_rebuild(
     The report counts the rows that are `same`, `changed`, `only_before` and `only_after`.
 
     Args:
-        config: the settings.
         tables: names or globs of tables: `<topic>`, or `<topic>@<kind>` for its further silver tables.
         spark: the session (default: a new one).
         options: the options (default: rebuild from all of bronze).

@@ -40,7 +40,6 @@ def run_reconcile(
     """Compare silver with the source database, each table in its own snapshot. Writes only the report.
 
     Args:
-        config: the settings.
         tables: topic names or globs.
         spark: the session (default: a new one).
         wait_seconds: how long to recheck keys that differ, until silver has the changes in flight.

@@ -49,10 +49,8 @@ def replay_quarantined(
     All other records do not change.
 
     Args:
-        config: the settings.
         tables: topic names or globs.
         spark: the session (default: a new one).
-        selection: which records.
         registry: where schemas are looked up again (default: that of the settings).
         scheduler: runs the work (default: a new one, in the calling thread).
 

@@ -45,10 +45,8 @@ def offset_changes(
     """What `seek` would do: the partitions whose next offset changes. Writes nothing.
 
     Args:
-        config: the settings.
         tables: topic names or globs.
         to: the new position.
-        spark: the session.
         source: where the topics are (default: that of the settings).
 
     Raises:
@@ -98,7 +96,6 @@ def seek(config: Config, changes: Sequence[OffsetChange], *, scheduler: TableSch
     position, marked as replayed (`late`), and silver refolds their keys. Records in bronze do not change.
 
     Args:
-        config: the settings.
         changes: the result of `offset_changes`, or a part of it.
         scheduler: runs the work.
     """

@@ -92,7 +92,6 @@ def status(
     """The status of tables. Writes nothing.
 
     Args:
-        config: the settings.
         tables: topic names or globs.
         spark: the session (default: a new one, if a table cannot be read without Spark).
         source: where the topics are (default: that of the settings).

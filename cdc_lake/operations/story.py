@@ -83,7 +83,6 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
     """The story of a key.
 
     Args:
-        config: the settings.
         table: topic name.
         key: its value, `column=value` pairs separated by commas, or a JSON object of its columns.
         spark: the session (default: a new one).

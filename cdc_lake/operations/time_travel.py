@@ -211,9 +211,6 @@ def _of_one_key(
 def rows_until(rows: DataFrame, point: SourceTime | Offset | None, landed: BronzeProgress, topic: str) -> DataFrame:
     """Bronze's rows up to a point (default: all).
 
-    Args:
-        landed: bronze's progress.
-
     Raises:
         TimeTravelError: bronze lacks a part of the table at that point.
     """

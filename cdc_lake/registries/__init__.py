@@ -18,7 +18,6 @@ def open_registry(settings: RegistryConfig, stack: StackConfig) -> Registry:
 
     Args:
         settings: the registry.
-        stack: the embedded servers.
 
     Raises:
         ConfigError: the settings lack its URL, or would send credentials unencrypted.
@@ -39,7 +38,6 @@ def open_subjects(settings: RegistryConfig, stack: StackConfig) -> Subjects:
 
     Args:
         settings: the registry.
-        stack: the embedded servers.
 
     Raises:
         ConfigError: the settings lack its URL, or would send credentials unencrypted; or it rejects them.

@@ -108,7 +108,6 @@ def check_catalog(
     """Compare the catalog with the tables. Changes nothing.
 
     Args:
-        config: the settings.
         tables: topic names or globs; for gold, names of models.
         layers: the layers of the tables (default: `catalog.layers`).
         spark: the session (default: a new one, if needed).
@@ -207,7 +206,6 @@ def check_catalog_name(lake: Lake, storage: Storage, layer: str, table: str, oth
     Existing tables keep their names; of several new tables, the first by name gets it.
 
     Args:
-        lake: the lake.
         storage: its files.
         layer: the layer of the table.
         table: the name of the new table.

@@ -133,10 +133,8 @@ def open_gold(lake: Lake, models: str, name: str, spark: SparkSession) -> Table[
     """A model's table, which may not exist yet.
 
     Args:
-        lake: the lake.
         models: the folder of the models.
         name: the model.
-        spark: the session.
 
     Raises:
         ModelError: the model does not exist, or its header is wrong.
@@ -182,9 +180,7 @@ class Leases:
     """The leases of one run, one per table while it is processed; none if `lease.enabled` is false.
 
     Args:
-        lake: the lake.
         settings: of leases.
-        storage: the lake's files.
         run_id: the run's.
         layer: the layer of the tables.
     """

@@ -209,7 +209,6 @@ class TableScheduler:
         """Open the lake for a run that may write, and write the report after the block; no report if the block raises.
 
         Args:
-            run: the run.
             layer: the layer of its tables (default: that of the report).
 
         Raises:
@@ -255,10 +254,6 @@ class TableScheduler:
         """End a run: export its metrics, write its report, and remove expired ones.
 
         A continuous run leaves a report only if it did something, or if other tables fail than before.
-
-        Args:
-            run: the run.
-            files: the lake's files.
         """
         report = run.report
         is_dead = self.session is not None and not is_alive(self.session)

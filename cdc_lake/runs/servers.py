@@ -22,7 +22,6 @@ def open_source(config: Config, spark: Callable[[], SparkSession]) -> TopicSourc
     """The source of records that the settings name: Kafka, or files of a sink connector.
 
     Args:
-        config: the settings.
         spark: returns the session, which only files need.
 
     Raises:
@@ -53,7 +52,6 @@ class SourceView:
         """Open the source and list its topics.
 
         Args:
-            config: the settings.
             spark: see `open_source`.
             source: the source (default: that of the settings).
 

@@ -72,11 +72,7 @@ def may_repeat(batch: Batch) -> bool:
 
 
 def ahead(run: SilverRun, landed: BronzeProgress) -> dict[int, int]:
-    """Up to which offset of each partition silver has records that bronze has yet to read again.
-
-    Args:
-        landed: bronze's progress.
-    """
+    """Up to which offset of each partition silver has records that bronze has yet to read again."""
     place = F.col(META)["kafka"]
     newest = F.max(F.struct(place["generation"], place["offset"])).alias("newest")
     found = run.silver.read().groupBy(place["partition"].alias("partition")).agg(newest).collect()

@@ -1,9 +1,11 @@
-"""A silver batch: a range of bronze's batches, and what its columns tell before any record is decoded."""
+"""A silver batch: which of bronze's batches it merges, and what their columns tell before any record is decoded."""
 
 import time
+from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
@@ -13,6 +15,7 @@ from cdc_lake.decode.envelope import TRUNCATE, is_snapshot_edge
 from cdc_lake.errors import ExpectationError, RefusedError
 from cdc_lake.fold.rules import INSERTS, State
 from cdc_lake.fold.table_events import SnapshotMarker, TableEvents, Truncate, table_events
+from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.runs.expectations import UNMET, check_expectations, with_unmet
 from cdc_lake.silver import side_entries
 from cdc_lake.silver.events import is_change, log_position
@@ -20,7 +23,7 @@ from cdc_lake.silver.key_changes import has_key_change_headers
 from cdc_lake.silver.reader import BatchSchemas, BronzeReader, schemas_and_frames
 from cdc_lake.silver.table_run import SilverRun
 from cdc_lake.spark.expressions import built_once
-from cdc_lake.tables.progress import SidePin, SilverProgress
+from cdc_lake.tables.progress import BronzeProgress, SidePin, SilverProgress
 
 _TIMES = 20
 """Bins of the histogram of the source times in a batch."""
@@ -28,6 +31,52 @@ _DEFAULTS = (
     "set value.converter.ignore.default.for.nullables=true (Confluent's converter; Apicurio's has no such setting), or "
     "drop the column's default"
 )
+
+
+@dataclass(frozen=True)
+class BronzeState:
+    """The bronze table, and its progress when it was read."""
+
+    table: BronzeTable
+    id: str
+    landed: BronzeProgress
+
+    def bytes_up_to(self, batch: int) -> int:
+        """Bytes of the records of all batches up to one, as far as they were counted."""
+        found = self.table.progress_of_commit(batch) if batch else None
+        return found.bytes if found else 0
+
+    def consumed(self, last: int) -> dict[str, Any]:
+        """What silver's progress has of bronze after the batches up to this one are merged."""
+        found = self.landed if last == self.landed.commit else self.table.progress_of_commit(last)
+        nonce = found.nonce if found else self.table.nonce_of(last)
+        return {
+            "sources": {self.id: last},
+            "nonces": {self.id: nonce} if nonce else {},
+            "offsets": found.offsets if found else {},
+        }
+
+
+def next_batch(run: SilverRun, first: int, bronze: BronzeState, max_bytes: int) -> tuple[int, int | None]:
+    """Choose bronze's batches from `first` on: of at most `read.max_records_per_batch` records and `max_bytes` in
+    total, but at least one batch.
+
+    Returns:
+        The last batch, and how many rows these batches have; None if that is unknown.
+    """
+    newest, max_rows = bronze.landed.commit, run.settings.read.max_records_per_batch
+    if first == newest:
+        return newest, bronze.landed.rows
+    new = run.bronze.where(F.col("batch") >= first)
+    sizes = {row["batch"]: row["count"] for row in new.groupBy("batch").count().collect()}
+    last, taken = first, sizes.get(first, 0)
+    while last < newest and taken + sizes.get(last + 1, 0) <= max_rows:
+        last += 1
+        taken += sizes.get(last, 0)
+    if last > first:
+        most = bronze.bytes_up_to(first - 1) + max_bytes
+        last = first + bisect_right(range(first + 1, last + 1), most, key=bronze.bytes_up_to)
+    return last, sum(sizes.get(batch, 0) for batch in range(first, last + 1))
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ from cdc_lake.columns import quoted
 from cdc_lake.fold.table_events import TableEvents
 from cdc_lake.runs.report import check_totals
 from cdc_lake.silver.append import ahead, appended, may_repeat, remember
-from cdc_lake.silver.batch import Batch
+from cdc_lake.silver.batch import Batch, BronzeState
 from cdc_lake.silver.evolution import check_steps
 from cdc_lake.silver.merge import fold_events
-from cdc_lake.silver.next_batch import BronzeState
 from cdc_lake.silver.reader import BatchSchemas
 from cdc_lake.silver.table_run import SilverRun
 from cdc_lake.spark.expressions import of_batch

@@ -266,7 +266,6 @@ def _stored_columns(
     """Silver's rows in the columns that `fold.arrow` takes.
 
     Args:
-        keys: the primary key's columns.
         pk: the type of the events' `pk`.
         new: the columns that an event may leave out, and that silver does not have yet.
     """

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -14,13 +15,15 @@ from cdc_lake.decode.envelope import TRUNCATE, is_snapshot_edge
 from cdc_lake.decode.key import canonical_text, key_fields, key_tree_from_row
 from cdc_lake.decode.records import WriterSchema
 from cdc_lake.decode.trees import Tree
+from cdc_lake.errors import ConfigError
 from cdc_lake.fold.rules import Order
 from cdc_lake.fold.table_events import KafkaPosition, SnapshotMarker, Truncate
-from cdc_lake.silver.conditional_deletes import with_deletes
+from cdc_lake.runs.errors import first_line
 from cdc_lake.silver.events import events, large_columns, log_position, sent_columns
 from cdc_lake.silver.evolution import Layout, LayoutChange, evolve_layout
 from cdc_lake.silver.table_run import SilverRun, added_columns, layout_of
 from cdc_lake.spark.expressions import built_once
+from cdc_lake.spark.user_sql import refuse_query
 from cdc_lake.tables.partitions import check_partitions
 from cdc_lake.tables.progress import SilverProgress
 
@@ -215,3 +218,31 @@ def _in_order(rows: DataFrame, column: str, fingerprints: Sequence[str]) -> tupl
     on_time = [name for name, row in found.items() if row["last"] is not None]
     newest = max(on_time, key=lambda name: found[name]["last"], default=None)
     return sorted(fingerprints, key=lambda name: (name not in found, name in found and found[name]["first"])), newest
+
+
+def with_deletes(events: DataFrame, condition: str, table: str) -> DataFrame:
+    """Turn events whose row meets a condition (`merge.apply_as_deletes`) into deletes.
+
+    Args:
+        events: `events()`' columns.
+        condition: SQL on silver's columns; null counts as not met.
+        table: its name, for messages.
+
+    Columns out: those of `events`.
+
+    Raises:
+        ConfigError: the condition is not valid for the table's columns.
+    """
+    rows = events.select(F.struct(*events.columns).alias("__event"), "row.*")
+    try:
+        refuse_query(rows, condition, f"{table}: merge.apply_as_deletes")
+        met = rows.withColumn("__is_met", F.coalesce(F.expr(condition).cast("boolean"), F.lit(False)))
+    except PySparkException as exc:
+        raise ConfigError(
+            f"{table}: merge.apply_as_deletes", f"Spark says: {first_line(exc)}", "fix it in this table's settings"
+        ) from exc
+    event = F.col("__event")
+    is_met = F.col("__is_met") & event["row"].isNotNull()
+    own = {name: F.when(~is_met, event[name]) for name in ("row", "unavailable")}
+    own["op"] = F.when(is_met, "d").otherwise(event["op"])
+    return met.select(*(own.get(name, event[name]).alias(name) for name in events.columns))

@@ -19,8 +19,8 @@ from cdc_lake.runs.context import OpenRun, Run, check_has_lease, needs_hadoop, s
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import Layer, NewData, Work
+from cdc_lake.silver.batch import BronzeState, next_batch
 from cdc_lake.silver.commit import commit_batch
-from cdc_lake.silver.next_batch import BronzeState, next_batch
 from cdc_lake.silver.table_run import SilverRun, check_columns, check_not_behind
 from cdc_lake.spark.session import batch_bytes, is_little, planned_for
 from cdc_lake.storage.hadoop import Storage
@@ -39,7 +39,6 @@ def run_silver(
     """Bring silver up to date with bronze. Neither Kafka nor the registry is needed.
 
     Args:
-        config: the settings.
         tables: topic names or globs.
         spark: the session (default: a new one).
         accept_loss: merge from a restored bronze table even if it lacks records that silver has merged.
@@ -173,8 +172,6 @@ def _fold_next(
     """Merge the next batch: see `next_batch`.
 
     Args:
-        run: the table's.
-        progress: silver's.
         bronze: the table to read.
         reached: the last of bronze's batches that silver has; 0 if it has none, or is to be compared.
         max_bytes: of the records of a batch.

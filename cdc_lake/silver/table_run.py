@@ -91,7 +91,6 @@ def read_only_run(
     Args:
         target: the silver table.
         bronze: the table to read.
-        settings: the topic's.
         version: of bronze (default: the newest).
 
     Raises:
@@ -139,12 +138,7 @@ def check_columns(run: SilverRun) -> None:
 
 
 def missing_records(run: SilverRun, progress: SilverProgress) -> str | None:
-    """Describe the records that silver has merged and bronze, after it was restored or replaced, has not read again.
-
-    Args:
-        run: the table's.
-        progress: silver's.
-    """
+    """Describe the records that silver has merged and bronze, after it was restored or replaced, has not read again."""
     behind = sorted(progress.ahead_of(run.landed).items())
     if not behind:
         return None
@@ -156,10 +150,6 @@ def check_not_behind(run: SilverRun, progress: SilverProgress) -> None:
     """Check that bronze, after it was restored or replaced, has read again what silver has merged.
 
     Appended rows never change, so they do not need the check.
-
-    Args:
-        run: the table's.
-        progress: silver's.
 
     Raises:
         BronzeBehindError: it has not. Rows would return to older ones, and deleted rows would come back.
@@ -179,7 +169,6 @@ def has_former_key(landed: BronzeProgress, key_from: KeyFrom | None) -> Column:
     """Whether a bronze row is older than the current primary key.
 
     Args:
-        landed: bronze's progress.
         key_from: silver's.
     """
     topics = list(landed.offsets)

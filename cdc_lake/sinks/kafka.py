@@ -40,7 +40,6 @@ class KafkaSink:
     """A topic that a table is sent to.
 
     Args:
-        settings: the topic's.
         bootstrap_servers: host:port, comma separated.
         timeout_seconds: for one request to the broker.
         subjects: the registry.
@@ -70,7 +69,6 @@ class KafkaSink:
         If the value's subject exists with the level NONE, its level is set from the settings first.
 
         Args:
-            keys: the key columns.
             doc: description of the record.
 
         Returns:
@@ -103,7 +101,6 @@ class KafkaSink:
         Args:
             rows: the table's columns and `__gone`, boolean: whether the row was deleted, so that only its key is sent.
                 Each key once. They are read twice, so persist them.
-            keys: the key columns.
             batch: an increasing number, for the header.
 
         Raises:

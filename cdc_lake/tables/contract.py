@@ -152,7 +152,6 @@ class Table(Protocol[P]):
         Args:
             changes: the table's columns, at most one row per key, and `__key`, `__keep`, `__delete`. New columns are
                 added to the table in the same commit.
-            keys: the primary key.
             progress: the progress with this commit.
             are_inserts: whether the table has none of the rows' keys, and none is deleted.
 

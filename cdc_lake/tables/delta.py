@@ -379,7 +379,6 @@ def _assignments(
     Args:
         columns: the columns of the changes.
         there: those of the table.
-        keys: the primary key.
         partitions: the table's.
     """
 

@@ -45,8 +45,6 @@ class DeltaCommits(Generic[P]):
     """The commits of a table.
 
     Args:
-        spark: the session.
-        storage: the lake's files.
         path: the table's folder.
 
     Attributes:

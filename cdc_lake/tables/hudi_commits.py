@@ -53,7 +53,6 @@ class HudiCommits(Generic[P]):
     """The completed commits that are not archived.
 
     Args:
-        spark: the session.
         folder: the table's metadata folder.
         is_version_6: whether the table has version 6 of Hudi's format.
     """

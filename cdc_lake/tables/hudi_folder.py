@@ -15,7 +15,6 @@ class HudiFolder:
     """The metadata folder.
 
     Args:
-        storage: the lake's files.
         path: the table's folder.
         is_version_6: whether the table has version 6 of Hudi's format.
     """

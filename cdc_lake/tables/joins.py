@@ -14,7 +14,6 @@ def equal_in(names: Iterable[str], one: str, other: str) -> Column:
     """Whether two rows have equal values in columns.
 
     Args:
-        names: the columns.
         one, other: the aliases of the rows' DataFrames.
     """
     return reduce(and_, (F.col(f"{one}.{quoted(name)}").eqNullSafe(F.col(f"{other}.{quoted(name)}")) for name in names))

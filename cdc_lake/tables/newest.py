@@ -56,7 +56,6 @@ def newest_commit(files: Files, path: str, format: Literal["delta", "hudi"], kin
     made the newest commit, the table was restored, or a file is damaged. Spark then reads the log and reports problems.
 
     Args:
-        files: the lake's.
         path: the table's folder.
         kind: the progress of the table's layer.
     """
@@ -105,7 +104,6 @@ def newest_rows(files: Files, path: str) -> tuple[Newest[BronzeProgress], list[D
     None if `newest_commit` is none, or if the files need Delta to be read: with deletion vectors or mapped columns.
 
     Args:
-        files: the lake's.
         path: the table's folder.
     """
     try:
@@ -130,7 +128,6 @@ def rows_where(
     """The rows of a table that meet a condition.
 
     Args:
-        files: the lake's.
         rows: the table's data files.
         columns: the columns to return, including those of the condition.
         least: column -> lower bound of its values in rows that meet the condition. Other files are not opened.
@@ -152,7 +149,6 @@ def newest_schema(files: Files, path: str) -> StructType | None:
     """A Delta table's columns; none in the cases in which `newest_rows` is none.
 
     Args:
-        files: the lake's.
         path: the table's folder.
     """
     try:
