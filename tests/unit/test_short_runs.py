@@ -1,5 +1,7 @@
 """Which runs get a JVM with fewer compilers; pauses of continuous runs, and what they do when their JVM exits."""
 
+import re
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,7 @@ from cdc_lake.runs.context import OpenRun, Run
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import Layer, NewData, Work
-from cdc_lake.spark.java import SHORT_JVM
+from cdc_lake.spark.java import SHORT_JVM, find_java
 from cdc_lake.storage.local import LocalFiles
 
 pytestmark = pytest.mark.core
@@ -154,3 +156,14 @@ def test_unwritable_local_lake_is_refused_before_spark_starts(tmp_path: Path, mo
 
     with pytest.raises(ConfigError, match=r"lake\.root: .*/file/lake: a file there cannot be written: .*another root"):
         TableScheduler().open_storage(run)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "collector"), [("", "UseSerialGC"), ("-XX:+UseG1GC", "UseG1GC"), ("-XX:+UseParallelGC", "UseParallelGC")]
+)
+def test_short_jvm_starts_with_the_users_collector(chosen: str, collector: str) -> None:
+    command = [find_java(), *SHORT_JVM.split(), *chosen.split(), "-XX:+PrintFlagsFinal", "-version"]
+
+    flags = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert re.findall(r"\b(Use(?:Serial|G1|Parallel)GC) +:?= +true", flags) == [collector]
