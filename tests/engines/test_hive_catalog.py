@@ -342,7 +342,7 @@ def test_catalog_check_exits_30_on_drift(
     file = tmp_path / "cdc-lake.yml"
     file.write_text(
         f"lake: {{root: {lake.root}}}\ngold: {{models: {lake.config.gold.models}}}\n"
-        f"catalog: {{type: hive, uri: '{server.address}'}}\ndefaults:\n  storage:\n"
+        f"catalog: {{type: hive, uri: '{server.address}', table: '{{table}}'}}\ndefaults:\n  storage:\n"
         "    - {format: delta, partition_by: [kind]}\n    - {format: hudi, type: cow}\n"
         "    - {format: hudi, type: mor, partition_by: [kind]}\n"
     )

@@ -156,7 +156,8 @@ BROKEN_IN_RUNS: Mapping[str, Broken] = {
         [('read_at=row["read_at"],', "read_at=None,")],
     ),
     "a delete is forgotten": Broken(
-        "O8-replay-behind-a-delete", [('State(applied_at=log_position, order=order_of(row["order"]))', "State()")]
+        "O8-replay-behind-a-delete",
+        [('State(applied_at=log_position_of(row["log_position"]), order=order_of(row["order"]))', "State()")],
     ),
     "truncates are as hard as deletes": Broken(
         "truncates-hard",
