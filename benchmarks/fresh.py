@@ -28,6 +28,8 @@ from cdc_lake.embedded.connectors import postgres_connector_config, put_connecto
 
 DATABASE = "fresh"
 _POLL_SECONDS, _START_SECONDS, _LAST_SECONDS = 0.05, 300.0, 120.0
+_MEMORY_SECONDS = 1.0
+"""Time between two looks at the memory."""
 _BINS = (1, 2, 3, 5, 8, 13, 21, 34, 55)
 """Upper ends of the histogram's bins, in seconds."""
 
@@ -178,20 +180,23 @@ def _insert(
 
 def _watch(silver: Silver, is_over: Callable[[], bool], seconds: float, pid: int | None = None) -> int:
     """Look at silver until `is_over`, or for some seconds. Returns the most memory that a process tree had."""
-    peak, until = 0, time.monotonic() + seconds
-    while not is_over() and time.monotonic() < until:
+    peak, begun, looked = 0, time.monotonic(), 0.0
+    while not is_over() and (now := time.monotonic()) < begun + seconds:
         silver.look()
-        if pid is not None:
-            peak = max(peak, _memory_bytes(psutil.Process(pid)))
+        if pid is not None and now >= looked + _MEMORY_SECONDS:
+            peak, looked = max(peak, _memory_bytes(psutil.Process(pid))), now
         time.sleep(_POLL_SECONDS)
     return peak
 
 
 def _memory_bytes(process: psutil.Process) -> int:
-    found = 0
+    """The memory of a process tree. Pages that processes share count once, and not in a child that still has to start
+    its program: it shares all pages of its parent.
+    """
+    found, since = 0, time.time() - _MEMORY_SECONDS
     for one in (process, *process.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):
-            found += one.memory_info().rss
+            found += one.memory_full_info().pss if one.create_time() < since else 0
     return found
 
 
