@@ -46,7 +46,7 @@ def cdc_lake(
         defaults=TableConfig(storage=(TABLE_TYPES[table_type],)),
         tables={ORDERS: TableConfig(storage=(TABLE_TYPES[table_type].model_copy(update=of_large),))},
     )
-    scheduler = TableScheduler(config.run.parallel)
+    scheduler = TableScheduler(config.parallel)
     scheduler.spark(config, "benchmark")
     runs = {"bronze": run_bronze, "silver": run_silver}
 

@@ -39,7 +39,7 @@ def reconcile(
     from cdc_lake.runs.scheduler import TableScheduler
 
     display = Display()
-    scheduler = TableScheduler(parallel or settings.run.parallel, watch=display.watch)
+    scheduler = TableScheduler(parallel or settings.parallel, watch=display.watch)
     with display.shown():
         report = run_reconcile(settings, table, wait_seconds=wait, keys=keys, scheduler=scheduler)
     show_report(report, options, partial(_print_tables, console=Output()))

@@ -230,7 +230,7 @@ def open_scheduler(
     from cdc_lake.runs.scheduler import TableScheduler
 
     return TableScheduler(
-        options.parallel or settings.run.parallel,
+        options.parallel or settings.parallel,
         watch=display.watch,
         is_continuous=options.is_continuous,
         is_rolling=options.is_continuous and options.interval_seconds is None,

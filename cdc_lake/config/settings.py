@@ -1,7 +1,8 @@
 """All settings of a run, by section."""
 
+import os
 from fnmatch import fnmatchcase
-from typing import Annotated, Self
+from typing import Annotated, Final, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
@@ -15,6 +16,8 @@ from cdc_lake.config.registry import RegistryConfig
 from cdc_lake.config.secrets import ConfigPath, OptionalPath, check_reference
 from cdc_lake.config.table import TableConfig
 from cdc_lake.config.urls import EMBEDDED
+
+_PARALLEL: Final = 4
 
 
 def _database(value: str, info: ValidationInfo) -> str:
@@ -111,8 +114,11 @@ class MetricsConfig(Model):
 class RunConfig(Model):
     """How a run processes its tables, and what it reports."""
 
-    parallel: int = Field(
-        default=4, ge=1, description="Processes this number of tables in parallel. The flag is `--parallel`."
+    parallel: int | None = Field(
+        default=None,
+        ge=1,
+        description="Processes this number of tables in parallel. Without it: 4, but in a local lake at most one per "
+        "core. The flag is `--parallel`.",
     )
     retry_seconds: float = Field(
         default=0.0,
@@ -146,6 +152,12 @@ class Config(Model):
         default_factory=dict,
         description="Overrides `defaults` by topic name or glob. Later entries win.",
     )
+
+    @property
+    def parallel(self) -> int:
+        """How many tables to process in parallel. Those in an object store spend much of their time waiting."""
+        is_local = urlsplit(self.lake.root).scheme in ("", "file")
+        return self.run.parallel or (min(_PARALLEL, os.cpu_count() or 1) if is_local else _PARALLEL)
 
     @property
     def max_record_bytes(self) -> int:

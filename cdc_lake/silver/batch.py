@@ -22,7 +22,9 @@ from cdc_lake.silver.events import is_change, log_position
 from cdc_lake.silver.key_changes import has_key_change_headers
 from cdc_lake.silver.reader import BatchSchemas, BronzeReader, schemas_and_frames
 from cdc_lake.silver.table_run import SilverRun
+from cdc_lake.spark.arrow_stage import DRIVER_BYTES
 from cdc_lake.spark.expressions import built_once
+from cdc_lake.spark.session import is_little
 from cdc_lake.tables.progress import BronzeProgress, SidePin, SilverProgress
 
 _TIMES = 20
@@ -42,8 +44,8 @@ class BronzeState:
     landed: BronzeProgress
 
     def bytes_up_to(self, batch: int) -> int:
-        """Bytes of the records of all batches up to one, as far as they were counted."""
-        found = self.table.progress_of_commit(batch) if batch else None
+        """Bytes of the records of all batches up to one; 0 if bronze's log no longer has its commit."""
+        found = self.landed if batch == self.landed.commit else self.table.progress_of_commit(batch) if batch else None
         return found.bytes if found else 0
 
     def consumed(self, last: int) -> dict[str, Any]:
@@ -57,16 +59,17 @@ class BronzeState:
         }
 
 
-def next_batch(run: SilverRun, first: int, bronze: BronzeState, max_bytes: int) -> tuple[int, int | None]:
+def next_batch(run: SilverRun, first: int, bronze: BronzeState, max_bytes: int) -> tuple[int, int | None, bool]:
     """Choose bronze's batches from `first` on: of at most `read.max_records_per_batch` records and `max_bytes` in
     total, but at least one batch.
 
     Returns:
-        The last batch, and how many rows these batches have; None if that is unknown.
+        The last batch; how many rows these batches have, None if that is unknown; and whether the driver can hold them.
     """
     newest, max_rows = bronze.landed.commit, run.settings.read.max_records_per_batch
     if first == newest:
-        return newest, bronze.landed.rows
+        rows = bronze.landed.rows
+        return newest, rows, rows is not None and _is_small(rows, rows * (bronze.landed.record_bytes or 0))
     new = run.bronze.where(F.col("batch") >= first)
     sizes = {row["batch"]: row["count"] for row in new.groupBy("batch").count().collect()}
     last, taken = first, sizes.get(first, 0)
@@ -76,7 +79,12 @@ def next_batch(run: SilverRun, first: int, bronze: BronzeState, max_bytes: int) 
     if last > first:
         most = bronze.bytes_up_to(first - 1) + max_bytes
         last = first + bisect_right(range(first + 1, last + 1), most, key=bronze.bytes_up_to)
-    return last, sum(sizes.get(batch, 0) for batch in range(first, last + 1))
+    number, up_to = sum(sizes.get(batch, 0) for batch in range(first, last + 1)), bronze.bytes_up_to(last)
+    return last, number, bool(up_to) and _is_small(number, up_to - bronze.bytes_up_to(first - 1))
+
+
+def _is_small(rows: int, record_bytes: int) -> bool:
+    return is_little(rows=rows, stored_bytes=0) and record_bytes <= DRIVER_BYTES
 
 
 @dataclass(frozen=True)
@@ -130,7 +138,7 @@ class Batch(BronzeReader):
     Attributes:
         rows: its rows of status ok.
         progress: silver's, before the batch.
-        is_small: whether there are so few rows that the driver can have them all, if they are not large.
+        is_small: whether the driver holds all rows.
     """
 
     run: SilverRun

@@ -1,6 +1,5 @@
 """Commits one batch to silver: merges or appends its rows, and widens columns first if the batch needs it."""
 
-from contextlib import ExitStack
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
@@ -16,6 +15,7 @@ from cdc_lake.silver.evolution import check_steps
 from cdc_lake.silver.merge import fold_events
 from cdc_lake.silver.reader import BatchSchemas
 from cdc_lake.silver.table_run import SilverRun
+from cdc_lake.spark.arrow_stage import in_driver
 from cdc_lake.spark.expressions import of_batch
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.delta_properties import first_with_statistics
@@ -28,7 +28,7 @@ def commit_batch(
     """Fold bronze's batches `first` to `last` into silver, in one commit.
 
     Args:
-        is_small: whether the batch has few rows.
+        is_small: whether the driver can hold the batch's rows.
 
     Returns:
         The progress as read back; `progress` itself if there was nothing yet to make a table of.
@@ -50,15 +50,11 @@ def commit_batch(
         if run.settings.merge.mode == "append" and (run.is_comparison or (progress.again and is_at_end)):
             next_progress = next_progress.model_copy(update={"again": ahead(run, bronze.landed)})
     rows = _landed(run, first, last, progress, bronze).where(F.col("status") == "ok")
-    with ExitStack() as cached:
-        if is_small:
-            # Each action on uncached rows plans and reads them again. With many rows, that costs less than caching all
-            # columns.
-            cached.callback(rows.persist().unpersist)
-        batch = Batch(run, first, last, progress, rows, is_small)
-        with run.done.phase("read"):
-            total = batch.counts.total
-        return _commit(batch, next_progress) if total else _skip(run, progress, next_progress)
+    with run.done.phase("read"):
+        # Other rows are planned and read again by each action. With many rows, that costs less than caching them.
+        batch = Batch(run, first, last, progress, in_driver(rows) if is_small else rows, is_small)
+        total = batch.counts.total
+    return _commit(batch, next_progress) if total else _skip(run, progress, next_progress)
 
 
 def _landed(run: SilverRun, first: int, last: int, progress: SilverProgress | None, bronze: BronzeState) -> DataFrame:
@@ -91,6 +87,8 @@ def _commit(batch: Batch, next_progress: SilverProgress) -> SilverProgress | Non
     commit = next_progress.commit + (1 if is_wider else 0)  # widening is a commit of its own
     # Before widening: Delta refuses plans that read the table's earlier schema.
     result = outcome.changes(commit)
+    if batch.is_small:
+        result = in_driver(result)  # a MERGE plans its source several times
     if is_wider:
         with run.done.phase("widen"):
             next_progress = _widen(batch, outcome.schemas, next_progress)

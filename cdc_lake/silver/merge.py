@@ -36,7 +36,7 @@ from cdc_lake.silver.events import is_change
 from cdc_lake.silver.fold_result import FoldResult, Totals, rows_with_keys, string_array
 from cdc_lake.silver.key_changes import has_key_change_headers, key_change_id
 from cdc_lake.silver.reader import BatchSchemas, schemas_and_frames
-from cdc_lake.spark.arrow_stage import DRIVER_BYTES, map_in_arrow, map_in_driver
+from cdc_lake.spark.arrow_stage import map_in_arrow, map_in_driver
 from cdc_lake.spark.expressions import built_once, of_batch
 
 _ARROW_ROWS, _ARROW_BYTES = 10_000, 64 << 20
@@ -125,7 +125,7 @@ def _fold_rows(
     fold = partial(arrow.fold, rules=rules)
     has_only_own_keys = refold is None and not (batch.table_events.events or _may_end_waits(batch))
     with _arrow_batches(run.spark, writers["largest"]):
-        if batch.is_small and has_only_own_keys and writers["bytes"] <= DRIVER_BYTES:
+        if batch.is_small and has_only_own_keys:
             # Not `coalesce`, with which one task would read all of a large silver.
             pieces = map_in_driver(history.repartition(1).sortWithinPartitions(*_IN_ORDER), fold, schema)
         else:

@@ -33,8 +33,8 @@ _LARGE_BYTES, _FEW_BYTES = 64 << 10, 128 << 20
 
 @built_once
 def schemas_and_frames() -> Column:
-    """The schemas of bronze rows, as an aggregate: `keys` and `values`, fingerprints of schemas; `frames`;
-    `bytes`, the size of all values; and `largest`, that of the largest one, not counting a few large ones.
+    """The schemas of bronze rows, as an aggregate: `keys` and `values`, fingerprints of schemas; `frames`; and
+    `largest`, the size of the largest value, not counting a few large ones.
     """
     length = F.length("raw_value")
     of_large = F.coalesce(F.sum(F.when(length > _LARGE_BYTES, length)), F.lit(0))
@@ -44,7 +44,6 @@ def schemas_and_frames() -> Column:
         F.sort_array(F.collect_set("key_schema")).alias("keys"),
         F.sort_array(F.collect_set("value_schema")).alias("values"),
         frames.alias("frames"),
-        F.coalesce(F.sum(length), F.lit(0)).alias("bytes"),
         F.when(of_large > _FEW_BYTES, largest).otherwise(F.least(largest, F.lit(_LARGE_BYTES))).alias("largest"),
     )
 

@@ -22,7 +22,7 @@ from cdc_lake.runs.work import Layer, NewData, Work
 from cdc_lake.silver.batch import BronzeState, next_batch
 from cdc_lake.silver.commit import commit_batch
 from cdc_lake.silver.table_run import SilverRun, check_columns, check_not_behind
-from cdc_lake.spark.session import batch_bytes, is_little, planned_for
+from cdc_lake.spark.session import batch_bytes, planned_for
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import Table, progress_of
 from cdc_lake.tables.progress import SilverProgress
@@ -193,11 +193,10 @@ def _fold_next(
     first = 1 if run.is_comparison else reached + 1
     while first <= newest:
         # Compare all batches at once: a key refolded from a part of bronze would go back.
-        last, rows = (newest, None) if run.is_comparison else next_batch(run, first, bronze, max_bytes)
+        last, rows, is_small = (newest, None, False) if run.is_comparison else next_batch(run, first, bronze, max_bytes)
         with planned_for(run.spark, rows=rows), run.done.phase("plan"):
             stored_bytes = run.silver.size() if progress else 0
         with planned_for(run.spark, rows=rows, stored_bytes=stored_bytes):
-            is_small = rows is not None and is_little(rows=rows, stored_bytes=0)
             progress = commit_batch(run, first, last, progress, bronze, is_small=is_small)
         if progress is not None:
             reached = last

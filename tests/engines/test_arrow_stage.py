@@ -11,6 +11,7 @@ from support import wire
 from support.converters import ENVELOPE, VALUE_TEXT, Lake, event, numbered_registry, row
 
 from cdc_lake.bronze import batch as bronze_batch
+from cdc_lake.silver import batch as silver_batch
 from cdc_lake.silver import merge
 from cdc_lake.spark.arrow_stage import in_driver, map_in_arrow, map_in_driver
 
@@ -62,7 +63,7 @@ def test_the_driver_folds_small_batches_without_large_values(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folded = []
-    monkeypatch.setattr(merge, "DRIVER_BYTES", 2_000)
+    monkeypatch.setattr(silver_batch, "DRIVER_BYTES", 2_000)
     monkeypatch.setattr(merge, "map_in_driver", lambda *given: folded.append("here") or map_in_driver(*given))
     monkeypatch.setattr(merge, "map_in_arrow", lambda *given: folded.append("there") or map_in_arrow(*given))
     lake = Lake(spark, tmp_path, numbered_registry())

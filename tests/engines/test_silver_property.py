@@ -26,7 +26,7 @@ from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig, TableType
 from cdc_lake.operations.replay import replay_quarantined
 from cdc_lake.runs.report import Report
-from cdc_lake.silver import merge
+from cdc_lake.silver import batch as silver_batch
 from cdc_lake.silver.run import run_silver
 
 COLUMNS = {
@@ -111,7 +111,7 @@ class Run:
             for index in batch:
                 broker.append(self._record(topic, index))
             with pytest.MonkeyPatch.context() as patch:
-                for module in (bronze_batch, merge):
+                for module in (bronze_batch, silver_batch):
                     patch.setattr(module, "DRIVER_BYTES", self.driver_bytes[number])
                 succeed(run_bronze(config, [topic.table], spark, source=broker, registry=registry))
                 succeed(run_silver(config, [topic.table], spark))

@@ -507,6 +507,24 @@ def test_incomplete_settings_name_what_is_missing(settings: dict[str, Any], said
     )
 
 
+@pytest.mark.parametrize(
+    ("root", "cores", "setting", "parallel"),
+    [
+        ("lake", 2, None, 2),
+        ("lake", 64, None, 4),
+        ("s3://b/lake", 2, None, 4),
+        ("lake", 2, 3, 3),
+        ("s3://b/lake", 2, 8, 8),
+    ],
+)
+def test_tables_in_parallel_depend_on_cores_in_a_local_lake(
+    root: str, cores: int, setting: int | None, parallel: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+
+    assert Config(lake={"root": root}, run={"parallel": setting}).parallel == parallel
+
+
 def models(root: type[Model]) -> set[type[Model]]:
     """A model and all settings in it."""
     found, kinds = {root}, [field.annotation for field in root.model_fields.values()]
