@@ -2,7 +2,7 @@
 
 from cdc_lake.config.base import Model, Name, in_words
 from cdc_lake.config.catalog import CatalogConfig, Layer
-from cdc_lake.config.emr import EmrCluster, EmrConfig
+from cdc_lake.config.emr import EmrConfig
 from cdc_lake.config.kafka import ALLOWED_CLIENT_SETTINGS, JAVA_PRODUCER_SETTINGS, KafkaAuth, KafkaConfig, KafkaTls
 from cdc_lake.config.load import CHECKOUT, config_path, load_config
 from cdc_lake.config.login import BearerAuth, TlsConfig
@@ -49,7 +49,6 @@ __all__ = [
     "DatabaseConfig",
     "DeletesConfig",
     "DeletionVectors",
-    "EmrCluster",
     "EmrConfig",
     "EnvelopeConfig",
     "Evolution",

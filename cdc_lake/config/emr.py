@@ -14,15 +14,6 @@ def _s3(value: str) -> str:
     return value.rstrip("/")
 
 
-def _release(value: str) -> str:
-    found = re.fullmatch(r"emr-7\.(\d+)\.\d+", value)
-    if not found or int(found[1]) < 11:
-        raise ValueError(
-            "cdc_lake runs on emr-7.11.0 and later of 7: others have another Spark or Hudi (emr-spark-8 has Spark 4.0)"
-        )
-    return value
-
-
 S3Url = Annotated[str, AfterValidator(_s3)]
 
 
@@ -65,32 +56,8 @@ class EmrResources(Model):
     executor: EmrExecutors = EmrExecutors()
 
 
-class EmrNewCluster(Model):
-    """A cluster to create with `cdc-lake emr submit cluster`."""
-
-    service_role: str | None = Field(default=None, description="Names EMR's own role.")
-    instance_profile: str | None = Field(default=None, description="Names the instance profile of the machines.")
-    subnet: str | None = Field(default=None, pattern=r"^subnet-\w+$", description="Names the subnet.")
-    security_configuration: str | None = Field(default=None, description="Names the security configuration.")
-    primary: str = Field(
-        default="m6i.xlarge", description="Sets the instance type of the primary node, with x86-64 processors."
-    )
-    core: str = Field(default="m6i.xlarge", description="Sets the instance type of the core nodes.")
-    core_count: int = Field(default=2, ge=1, description="Sets the number of core nodes.")
-    parallel_steps: int = Field(default=1, ge=1, le=256, description="Runs this number of steps in parallel.")
-    idle_seconds: int = Field(
-        default=3600, ge=60, le=604800, description="Terminates the cluster after this number of idle seconds."
-    )
-    bootstrap: tuple[S3Url, ...] = Field(
-        default=(), description="Lists more scripts that each machine runs when it starts."
-    )
-    classifications: dict[str, dict[str, str]] = Field(
-        default_factory=dict, description="Adds EMR's configuration classifications to those of cdc_lake."
-    )
-
-
 class EmrCluster(Model):
-    """EMR on EC2: an existing cluster, or the settings of a new one."""
+    """EMR on EC2: an existing cluster."""
 
     id: str | None = Field(default=None, pattern=r"^j-[A-Z0-9]+$", description="Sends steps to this cluster.")
     runtime_roles: bool = Field(
@@ -101,7 +68,6 @@ class EmrCluster(Model):
     on_failure: Literal["CONTINUE", "CANCEL_AND_WAIT", "TERMINATE_CLUSTER"] = Field(
         default="CONTINUE", description="Sets what the cluster does with other steps when one fails."
     )
-    new: EmrNewCluster = EmrNewCluster()
 
 
 class EmrServerless(Model):
@@ -126,13 +92,10 @@ class EmrConfig(Model):
         default="cdc-lake", pattern=r"^[a-zA-Z0-9-]+$", description="Sets how names of steps and job runs begin."
     )
     region: str = Field(pattern=r"^[a-z0-9-]+$", description="Sets the AWS region.")
-    release: Annotated[str, AfterValidator(_release)] = Field(
-        default="emr-7.13.0", description="Sets EMR's release label."
-    )
     artifacts: S3Url = Field(
         description="Sets where packages are. The files of a package are in `<artifacts>/<version>`."
     )
-    logs: S3Url | None = Field(default=None, description="Sets where EMR writes the logs of clusters and job runs.")
+    logs: S3Url | None = Field(default=None, description="Sets where EMR Serverless writes the logs of job runs.")
     config: Annotated[str, Field(pattern=r"^ssm:.+$")] | None = Field(
         default=None, description="Sets where jobs read their settings. Without it: `ssm:/<name>/config`."
     )
@@ -143,7 +106,7 @@ class EmrConfig(Model):
     spark: dict[str, str] = Field(
         default_factory=dict, description="Sets further Spark settings. They are readable by anyone; no secrets."
     )
-    tags: dict[str, str] = Field(default_factory=dict, description="Tags clusters and job runs.")
+    tags: dict[str, str] = Field(default_factory=dict, description="Tags job runs of EMR Serverless.")
 
     @field_validator("spark")
     @classmethod

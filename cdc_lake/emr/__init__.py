@@ -1,14 +1,14 @@
 """Submit jobs to Amazon EMR on EC2 or EMR Serverless.
 
 `model.submission` describes a job for both. `Ec2.request` and `Serverless.request` build boto3's request from it, and
-`line` the equivalent command for the AWS CLI. `ec2.cluster_request` builds the request for a new cluster.
+`line` the equivalent command for the AWS CLI.
 """
 
 from typing import Any, Protocol
 
-from cdc_lake.config import EmrConfig
+from cdc_lake.config import Config
 from cdc_lake.emr.ec2 import Ec2
-from cdc_lake.emr.model import RunState, Submission
+from cdc_lake.emr.model import Submission, emr_settings
 from cdc_lake.emr.serverless import Serverless
 
 
@@ -36,19 +36,15 @@ class Target(Protocol):
             InfrastructureError: AWS does not respond.
         """
 
-    def states(self, *ids: str) -> list[RunState]:
-        """The states of these steps or job runs; without ids, of the newest ones.
 
-        Raises:
-            ConfigError: a step or job run does not exist, or AWS rejects the credentials.
-            InfrastructureError: AWS does not respond.
-        """
-
-
-def open_target(settings: EmrConfig, cluster_id: str | None = None) -> Target:
+def open_target(config: Config, cluster_id: str | None = None) -> Target:
     """The settings' application or cluster.
 
     Args:
         cluster_id: replaces the settings' cluster.
+
+    Raises:
+        ConfigError: the settings have no section `emr`.
     """
+    settings = emr_settings(config)
     return Serverless(settings) if settings.serverless else Ec2(settings, cluster_id)

@@ -1,16 +1,13 @@
-"""A job for EMR on EC2 or Serverless, and its state."""
+"""A job for EMR on EC2 or Serverless."""
 
 import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-
-from pydantic import BaseModel
 
 from cdc_lake.config import Config, EmrConfig
 from cdc_lake.errors import ConfigError
@@ -20,14 +17,10 @@ from cdc_lake.spark.session import DRIVER_OPTIONS, EXECUTOR_OPTIONS, SPARK_DEFAU
 
 PYTHON = "./environment/bin/python"
 """Relative to the working directory of driver and executors, where the package's environment is unpacked."""
-NEWEST = 20
-"""Number of steps or job runs to list if no ids are given."""
-GLUE_CLIENT = {
-    "hive.metastore.client.factory.class": "com.amazonaws.glue.catalog.metastore.AWSGlueDataCatalogHiveClientFactory"
-}
-"""Makes Hive's client use Glue. Only EMR has the class."""
 
 _PROFILE = "emr7"
+_GLUE_CLIENT = "com.amazonaws.glue.catalog.metastore.AWSGlueDataCatalogHiveClientFactory"
+"""Makes Hive's client use Glue. Only EMR has the class."""
 _AWS_JARS = (
     "/usr/share/aws/delta/lib/delta-spark.jar",
     "/usr/share/aws/delta/lib/delta-storage.jar",
@@ -70,22 +63,6 @@ class Submission:
         return "--continuous" in self.arguments
 
 
-class RunState(BaseModel):
-    """The state of a step or job run; its times are UTC."""
-
-    id: str
-    name: str
-    state: str
-    started_at: str | None = None
-    ended_at: str | None = None
-    why: str = ""
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether it ended without success."""
-        return self.state in ("FAILED", "CANCELLED", "INTERRUPTED")
-
-
 def emr_settings(config: Config) -> EmrConfig:
     """EMR's settings.
 
@@ -95,11 +72,6 @@ def emr_settings(config: Config) -> EmrConfig:
     if config.emr is None:
         raise ConfigError("emr", "the settings have no section `emr`", "add one, see docs/how-to/emr.md")
     return config.emr
-
-
-def package_url(emr: EmrConfig) -> str:
-    """The S3 URL of this version's package."""
-    return f"{emr.artifacts}/{version('cdc-lake')}"
 
 
 def submission(config: Config, layer: str, flags: Sequence[str]) -> Submission:
@@ -113,7 +85,7 @@ def submission(config: Config, layer: str, flags: Sequence[str]) -> Submission:
         ConfigError: the settings have no section `emr`.
     """
     emr = emr_settings(config)
-    package = package_url(emr)
+    package = f"{emr.artifacts}/{version('cdc-lake')}"
     return Submission(
         name=f"{emr.name} {layer} {_tables(flags)}"[:256].rstrip(),
         layer=layer,
@@ -134,13 +106,11 @@ def shell_line(command: str, flags: Mapping[str, Any]) -> str:
 
     Args:
         command: the command without flags.
-        flags: flags and values: texts, tuples of words, or objects to write as JSON; flags with none are omitted.
+        flags: flags and values: texts, or objects to write as JSON; flags with none are omitted.
     """
     words = [command]
     for name, value in flags.items():
-        if isinstance(value, tuple):
-            words.append(shlex.join((name, *value)))
-        elif value is not None:
+        if value is not None:
             text = value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False)
             words.append(shlex.join((name, text)))
     return " \\\n  ".join(words)
@@ -164,11 +134,6 @@ def role_of(job: Submission) -> str:
         ConfigError: the settings have none for its layer.
     """
     return require(job.role, f"roles.{job.layer}", f"set it to the ARN of the role of {job.layer} jobs")
-
-
-def in_utc(moment: datetime | None) -> str | None:
-    """A time in UTC as `month-day hour:minute`."""
-    return f"{moment.astimezone(UTC):%m-%d %H:%M}" if moment else None
 
 
 def _tables(flags: Sequence[str]) -> str:
@@ -200,5 +165,5 @@ def _settings(config: Config, emr: EmrConfig) -> dict[str, str]:
         "spark.ui.enabled": "true",
     }
     if config.catalog.type == "hive" and config.catalog.uri is None:
-        settings |= {f"spark.hadoop.{name}": value for name, value in GLUE_CLIENT.items()}
+        settings["spark.hadoop.hive.metastore.client.factory.class"] = _GLUE_CLIENT
     return settings | emr.spark

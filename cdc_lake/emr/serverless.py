@@ -5,9 +5,8 @@ from typing import Any
 
 from cdc_lake.aws import client, translated
 from cdc_lake.config import EmrConfig
-from cdc_lake.emr.model import NEWEST, PYTHON, RunState, Submission, in_utc, role_of, shell_line
+from cdc_lake.emr.model import PYTHON, Submission, role_of, shell_line
 
-_ENDED = ("SUCCESS", "FAILED", "CANCELLED")
 _PLAIN = re.compile(r"[\w.,:/=#@%+-]+")
 """Values without characters at which EMR may split the text of parameters."""
 
@@ -70,17 +69,6 @@ class Serverless:
         with translated(f"application {self._application}"):
             return str(emr.start_job_run(**request)["jobRunId"])
 
-    def states(self, *ids: str) -> list[RunState]:
-        emr, place = client("emr-serverless", self._settings.region), {"applicationId": self._application}
-        if not ids:
-            with translated(f"application {self._application}"):
-                return [_state(run) for run in emr.list_job_runs(**place, maxResults=NEWEST)["jobRuns"]]
-        found = []
-        for one in ids:
-            with translated(f"job run {one} of application {self._application}"):
-                found.append(_state(emr.get_job_run(**place, jobRunId=one)["jobRun"]))
-        return found
-
 
 def _settings(job: Submission) -> dict[str, str]:
     return {
@@ -100,15 +88,3 @@ def _spark_defaults(settings: dict[str, str]) -> dict[str, Any]:
 
 def _logs(url: str) -> dict[str, Any]:
     return {"s3MonitoringConfiguration": {"logUri": f"{url}/"}}
-
-
-def _state(run: dict[str, Any]) -> RunState:
-    state, details = run["state"], run.get("stateDetails") or ""
-    return RunState(
-        id=run.get("jobRunId") or run["id"],
-        name=run.get("name") or "",
-        state=state,
-        started_at=in_utc(run.get("startedAt") or run.get("createdAt")),
-        ended_at=in_utc(run.get("endedAt") or run.get("updatedAt")) if state in _ENDED else None,
-        why=details if state == "FAILED" else "",
-    )

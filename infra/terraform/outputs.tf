@@ -5,7 +5,6 @@ output "emr" {
       {
         name      = var.name
         region    = var.region
-        release   = var.release_label
         artifacts = local.artifacts
         config    = "ssm:${local.parameter}"
         logs      = "s3://${local.buckets.logs}/${var.target}"

@@ -1,15 +1,17 @@
 """docs/how-to/emr.md names every setting of EMR with its default, and its examples are accepted."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pydantic_core import PydanticUndefined
 from settings_page import examples, page, settings
 
-from cdc_lake.config import Config, EmrConfig, load_config
+from cdc_lake.config import CHECKOUT, Config, EmrConfig, load_config
 
 pytestmark = pytest.mark.core
 
@@ -45,5 +47,14 @@ def test_examples_are_accepted(example: str, tmp_path: Path) -> None:
     assert load_config(file) != Config()
 
 
+def test_configurations_are_those_of_the_templates() -> None:
+    (example,) = re.findall(r"^```json\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    templates = yaml.safe_load((CHECKOUT / "infra" / "terraform" / "configurations.yml").read_text(encoding="utf-8"))
+
+    found = {one["Classification"]: one["Properties"] for one in json.loads(example)}
+    assert found == {one["Classification"]: one["Properties"] for one in templates if one["Classification"] in found}
+    assert found.keys() == {"delta-defaults", "spark-hive-site"}
+
+
 def test_page_has_examples() -> None:
-    assert len(EXAMPLES) >= 4
+    assert len(EXAMPLES) >= 3

@@ -10,7 +10,7 @@ from deployments import TARGETS, TERRAFORM, Stack, stack
 
 from cdc_lake.config import Config
 from cdc_lake.emr import open_target
-from cdc_lake.emr.model import emr_settings, submission
+from cdc_lake.emr.model import submission
 
 pytestmark = pytest.mark.core
 
@@ -66,7 +66,7 @@ def plain(request: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("target", TARGETS)
 def test_scheduled_run_equals_the_submitted_one(target: str, job: str) -> None:
     config = printed(target)
-    submitted = open_target(emr_settings(config)).request(submission(config, job.partition("-")[0], FLAGS[job]))
+    submitted = open_target(config).request(submission(config, job.partition("-")[0], FLAGS[job]))
     made = Stack(Target=target, Tables="a.*", Models="sales_*", ArtifactsVersion=version("cdc-lake"))
     schedules = {one["Name"]: one for one in made.of_type("AWS::Scheduler::Schedule").values()}
     asked, wanted = plain(json.loads(schedules[f"cdc-lake-{job}"]["Target"]["Input"])), plain(submitted)

@@ -342,7 +342,6 @@ def test_output_is_a_valid_emr_settings_block(target: str) -> None:
     assert block == {
         "name": "cdc-lake",
         "region": REGION,
-        "release": "emr-7.13.0",
         "artifacts": f"s3://{LAKE}-artifacts/cdc_lake",
         "config": "ssm:/cdc-lake/config",
         "logs": f"s3://{LAKE}-logs/{target}",

@@ -21,8 +21,7 @@ emr:
   roles: {ROLES}
   tags: {{team: data platform}}
 """
-NEW = "subnet: subnet-0a1b, service_role: lake-emr, instance_profile: lake-node, security_configuration: lake"
-EC2 = f"{COMMON}  cluster: {{id: j-3H0ABCDEFGHIJ, new: {{{NEW}}}}}\n"
+EC2 = f"{COMMON}  cluster: {{id: j-3H0ABCDEFGHIJ}}\n"
 SERVERLESS = f"{COMMON}  serverless: {{application: 00f1abcdef}}\n"
 MSK = "kafka: {auth: aws_msk_iam, bootstrap_servers: 'b-1.lake.x1y2z3.c4.kafka.eu-central-1.amazonaws.com:9098'}\n"
 HOSTILE = r"""it's "one, two" \ $HOME `id` ; # é"""
@@ -46,12 +45,6 @@ CASES = {
         "  resources: {executor: {cores: 2, memory: 4g, most: 10}}\n"
         "  spark: {spark.sql.shuffle.partitions: '400'}\n",
         ("gold", "--model", "film_revenue"),
-    ),
-    "ec2-cluster": Case(EC2 + "catalog: {type: hive}\n", ("cluster",)),
-    "ec2-cluster-more": Case(
-        COMMON + f"  cluster: {{new: {{{NEW}, core_count: 5, parallel_steps: 4, bootstrap: ['s3://artifacts/ca.sh'],\n"
-        "    classifications: {delta-defaults: {a: b}, spark-defaults: {spark.eventLog.rolling.enabled: 'true'}}}}\n",
-        ("cluster",),
     ),
     "serverless-bronze-continuous": Case(
         SERVERLESS + MSK, ("bronze", "--table", "pagila.public.*", "--continuous", "--interval", "30s")

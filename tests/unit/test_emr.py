@@ -15,35 +15,42 @@ from botocore.validate import ParamValidator
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from moto import mock_aws
-from moto.emr.models import emr_backends
-from support.emr_requests import CASES, COMMON, EC2, HOSTILE, NEW, SERVERLESS, golden, rendered
+from support.emr_requests import CASES, COMMON, EC2, HOSTILE, SERVERLESS, golden, rendered
 from typer.testing import CliRunner, Result
 
 from cdc_lake.cli.app import app
 from cdc_lake.config import load_config
 from cdc_lake.emr import open_target
-from cdc_lake.emr.ec2 import _state
-from cdc_lake.emr.model import RunState, emr_settings, shell_line, submission
+from cdc_lake.emr.model import shell_line, submission
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 
 pytestmark = pytest.mark.core
 
 REGION = "eu-central-1"
-OPERATIONS = {"cluster": ("emr", "RunJobFlow"), "ec2": ("emr", "AddJobFlowSteps")}
+RENDER = ("render", "bronze", "--table", "a")
 BOOTSTRAP = Path(__file__).parents[2] / "cdc_lake" / "emr" / "bootstrap.sh"
 
 
 @pytest.fixture(autouse=True)
 def surroundings(aws_of_nobody: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Invalid AWS credentials, and a terminal of 80 columns."""
+    """Invalid AWS credentials, and no configuration file."""
     monkeypatch.delenv("CDC_LAKE_CONFIG", raising=False)
-    monkeypatch.setenv("COLUMNS", "80")
 
 
 @pytest.fixture
 def aws() -> Iterator[None]:
     with mock_aws():
         yield
+
+
+@pytest.fixture
+def cluster(aws: None) -> str:
+    """The id of a waiting cluster."""
+    machines = {"MasterInstanceType": "m6i.xlarge", "InstanceCount": 1, "KeepJobFlowAliveWhenNoSteps": True}
+    made = boto3.client("emr", region_name=REGION).run_job_flow(
+        Name="lake", Instances=machines, JobFlowRole="lake-node", ServiceRole="lake-emr"
+    )
+    return str(made["JobFlowId"])
 
 
 def written(folder: Path, text: str) -> str:
@@ -64,9 +71,7 @@ def refusal(folder: Path, text: str, *words: str) -> CdcLakeError:
 
 
 def operation(name: str) -> tuple[str, str]:
-    if name.startswith("serverless"):
-        return "emr-serverless", "StartJobRun"
-    return OPERATIONS["cluster" if "cluster" in name else "ec2"]
+    return ("emr-serverless", "StartJobRun") if name.startswith("serverless") else ("emr", "AddJobFlowSteps")
 
 
 def in_shell(line: str) -> list[str]:
@@ -80,13 +85,10 @@ def in_shell(line: str) -> list[str]:
 def flags_of(line: str) -> dict[str, Any]:
     """A printed line's flags, read by a shell, with JSON parsed."""
     _, _, *words = in_shell(line)
-    found: dict[str, Any] = {}
-    for word in words:
-        if word.startswith("--"):
-            flag = found[word] = []
-        else:
-            flag.append(json.loads(word) if word.startswith(("{", "[")) else word)
-    return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
+    return {
+        flag: json.loads(value) if value.startswith(("{", "[")) else value
+        for flag, value in zip(words[::2], words[1::2], strict=True)
+    }
 
 
 def steps_request(line: str) -> dict[str, Any]:
@@ -117,7 +119,7 @@ def test_botocore_accepts_the_request(name: str) -> None:
     assert ParamValidator().validate(golden(name) | {"unknown": 1}, shape).has_errors()
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if operation(name)[1] == "AddJobFlowSteps"])
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("ec2")])
 def test_cli_line_adds_the_same_step(name: str, tmp_path: Path) -> None:
     line = rendered(CASES[name], tmp_path, "cli")
 
@@ -143,38 +145,6 @@ def test_cli_line_starts_the_same_job_run(name: str, tmp_path: Path) -> None:
     assert said | (timeout if "executionTimeoutMinutes" in request else {}) == request
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if "cluster" in name])
-def test_cli_line_creates_the_same_cluster(name: str, tmp_path: Path) -> None:
-    flags, request = flags_of(rendered(CASES[name], tmp_path, "cli")), golden(name)
-    groups = [
-        {"Name": one["InstanceGroupType"].lower(), "InstanceRole": one.pop("InstanceGroupType"), **one}
-        for one in flags["--instance-groups"]
-    ]
-    assert request == {
-        "Name": flags["--name"],
-        "ReleaseLabel": flags["--release-label"],
-        "Applications": flags["--applications"],
-        "Instances": {
-            "InstanceGroups": groups,
-            "Ec2SubnetId": flags["--ec2-attributes"]["SubnetId"],
-            "KeepJobFlowAliveWhenNoSteps": flags["--no-auto-terminate"] == [],
-        },
-        "BootstrapActions": [
-            {"Name": one["Name"], "ScriptBootstrapAction": {"Path": one["Path"]}}
-            for one in flags["--bootstrap-actions"]
-        ],
-        "Configurations": flags["--configurations"],
-        "ServiceRole": flags["--service-role"],
-        "JobFlowRole": flags["--ec2-attributes"]["InstanceProfile"],
-        "StepConcurrencyLevel": int(flags["--step-concurrency-level"]),
-        "AutoTerminationPolicy": flags["--auto-termination-policy"],
-        "VisibleToAllUsers": True,
-        "Tags": [dict(zip(("Key", "Value"), tag.split("="), strict=True)) for tag in flags["--tags"]],
-        "SecurityConfiguration": flags["--security-configuration"],
-        "LogUri": flags["--log-uri"],
-    }
-
-
 @example(HOSTILE)
 @example("a,b")
 @example("")
@@ -184,7 +154,7 @@ def test_cli_line_creates_the_same_cluster(name: str, tmp_path: Path) -> None:
 def test_any_argument_survives_shell_and_request(tmp_path: Path, text: str) -> None:
     config = load_config(written(tmp_path, EC2))
     job = submission(config, "bronze", ("--table", text))
-    target = open_target(emr_settings(config))
+    target = open_target(config)
 
     (step,) = target.request(job)["Steps"]
 
@@ -193,17 +163,14 @@ def test_any_argument_survives_shell_and_request(tmp_path: Path, text: str) -> N
 
 
 def test_shell_line_puts_each_flag_on_its_own_line() -> None:
-    line = shell_line("aws x", {"--a": "b c", "--none": None, "--flag": (), "--words": ("k=v w", "x=y"), "--j": ["'"]})
+    line = shell_line("aws x", {"--a": "b c", "--none": None, "--j": ["'"]})
 
-    assert line == "aws x \\\n  --a 'b c' \\\n  --flag \\\n  --words 'k=v w' x=y \\\n  --j '[\n \"'\"'\"'\"\n]'"
+    assert line == "aws x \\\n  --a 'b c' \\\n  --j '[\n \"'\"'\"'\"\n]'"
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_requests_use_emr_builds_of_delta_and_hudi(name: str) -> None:
     jars = re.findall(r'[^\s",=]+\.jar\b', json.dumps(golden(name)))
-    if "cluster" in name:
-        assert jars == []
-        return
     ours = [jar.rpartition("/")[2] for jar in jars if jar.startswith("s3://")]
 
     assert not [jar for jar in ours if jar.startswith(("delta", "hudi"))]
@@ -216,36 +183,20 @@ def test_requests_use_emr_builds_of_delta_and_hudi(name: str) -> None:
     ]
 
 
-def test_cluster_is_created_and_its_steps_are_listed(aws: None, tmp_path: Path) -> None:
-    emr = boto3.client("emr", region_name=REGION)
-    made = called(tmp_path, EC2, "submit", "cluster")
-    cluster = made.stdout.strip()
-    description = emr.describe_cluster(ClusterId=cluster)["Cluster"]
-    assert description["ReleaseLabel"] == "emr-7.13.0"
-    assert description["Configurations"] == [
-        {"Classification": "delta-defaults", "Properties": {"delta.enabled": "true"}}
-    ]
-    assert emr.list_bootstrap_actions(ClusterId=cluster)["BootstrapActions"][0]["Name"] == "bootstrap.sh"
-
+def test_step_is_added_to_the_cluster(cluster: str, tmp_path: Path) -> None:
     asked = ("submit", "bronze", "--table", "a b,c'd", "--table", "pagila.public.film", "--cluster-id", cluster)
     step = called(tmp_path, EC2, *asked).stdout.strip()
 
-    found = emr.describe_step(ClusterId=cluster, StepId=step)["Step"]
+    found = boto3.client("emr", region_name=REGION).describe_step(ClusterId=cluster, StepId=step)["Step"]
     assert found["Name"] == "cdc-lake bronze a b,c'd pagila.public.film"
     assert found["Config"]["Jar"] == "command-runner.jar"
     entry = next(at for at, word in enumerate(found["Config"]["Args"]) if word.endswith("/jobs/bronze.py"))
     assert found["Config"]["Args"][entry + 1 :] == [
         *("--table", "a b,c'd", "--table", "pagila.public.film", "--config", "ssm:/cdc-lake/config")
     ]
-    told = called(tmp_path, EC2, "status", step, "--json", "--cluster-id", cluster)
-    assert [(one["id"], one["name"]) for one in json.loads(told.stdout)] == [(step, found["Name"])]
-    assert told.exit_code == 0
-    shown = called(tmp_path, EC2, "status", "--cluster-id", cluster)
-    assert step in shown.stdout
-    assert max(map(len, shown.stdout.splitlines())) <= 80
 
 
-def test_job_run_is_started_and_its_status_shown(aws: None, tmp_path: Path) -> None:
+def test_job_run_is_started(aws: None, tmp_path: Path) -> None:
     emr = boto3.client("emr-serverless", region_name=REGION)
     made = emr.create_application(name="lake", releaseLabel="emr-7.13.0", type="SPARK", clientToken="t")
     text = SERVERLESS.replace("00f1abcdef", made["applicationId"])
@@ -257,65 +208,25 @@ def test_job_run_is_started_and_its_status_shown(aws: None, tmp_path: Path) -> N
     assert found["jobDriver"] == request["jobDriver"]
     assert found["configurationOverrides"] == request["configurationOverrides"]
     assert found["executionRole"].endswith("role/lake-silver")
-    for asked in ((run,), ()):
-        (told,) = json.loads(called(tmp_path, text, "status", *asked, "--json").stdout)
-        assert (told["id"], told["state"]) == (run, "SUCCESS")
-    assert run in called(tmp_path, text, "status", run).stdout
-
-
-def test_failed_step_exits_1_and_names_the_report_location(aws: None, tmp_path: Path) -> None:
-    made = called(tmp_path, EC2, "submit", "cluster").stdout.strip()
-    named = ("--cluster-id", made)
-    step = called(tmp_path, EC2, "submit", "bronze", "--table", "a", *named).stdout.strip()
-    (fake,) = emr_backends["123456789012"][REGION].clusters[made].steps
-    fake.state = "FAILED"
-
-    told = called(tmp_path, EC2, "status", step, *named)
-
-    assert told.exit_code == 1
-    assert f"{step} FAILED: " in told.stderr
-    assert "s3://lake/prod/_runs/" in told.stderr
-    assert called(tmp_path, EC2, "status", *named).exit_code == 0
-
-
-def test_status_shows_why_a_step_failed() -> None:
-    failure = {"Reason": "Unknown Error.", "LogFile": "s3://logs/stderr.gz"}
-    step = {"Id": "s-1", "Name": "n", "Status": {"State": "FAILED", "FailureDetails": failure}}
-
-    assert _state(step) == RunState(id="s-1", name="n", state="FAILED", why="Unknown Error.; s3://logs/stderr.gz")
 
 
 @pytest.mark.parametrize(
     ("text", "words", "said"),
     [
-        ("", ("render", "bronze", "--table", "a"), "emr: the settings have no section `emr`"),
+        ("", RENDER, "emr: the settings have no section `emr`"),
         (EC2, ("render", "maintain", "--table", "a"), "emr.roles.maintain: it is not set"),
         (SERVERLESS, ("submit", "maintain", "--table", "a"), "emr.roles.maintain: it is not set"),
-        (f"{COMMON}  cluster: {{}}", ("render", "bronze", "--table", "a"), "emr.cluster.id: it is not set"),
-        (f"{COMMON}  cluster: {{}}", ("status",), "emr.cluster.id: it is not set"),
-        (f"{COMMON}  cluster: {{}}", ("render", "cluster"), "emr.cluster.new.subnet: it is not set"),
-        (
-            f"{COMMON}  cluster: {{new: {{{NEW.replace(', security_configuration: lake', '')}}}}}",
-            ("render", "cluster"),
-            "emr.cluster.new.security_configuration: it is not set; name one that allows runtime roles",
-        ),
-        (SERVERLESS, ("render", "cluster"), "emr.cluster: the settings are for EMR Serverless"),
-        (EC2, ("render", "cluster", "--table", "a"), "emr cluster --table: `cluster` takes no flags"),
-        (COMMON, ("status",), "`emr`: write one of `cluster` (EMR on EC2) and `serverless`"),
-        (f"{EC2}  serverless: {{application: a}}", ("status",), "`emr`: write one of `cluster`"),
-        (f"{EC2}  release: emr-7.10.0", ("status",), "`emr.release`: cdc_lake runs on emr-7.11.0 and later of 7"),
-        (f"{EC2}  release: emr-spark-8.0.0", ("status",), "emr-spark-8 has Spark 4.0"),
-        (f"{EC2}  config: conf/prod.yml", ("status",), "`emr.config`"),
-        (EC2.replace("s3://artifacts", "artifacts"), ("status",), "`emr.artifacts`: write `s3://bucket/prefix`"),
-        (EC2.replace("s3://artifacts", "s3://a,b"), ("status",), "`emr.artifacts`: write `s3://bucket/prefix`"),
-        (EC2.replace(":role/lake-gold", ":user/x"), ("status",), "`emr.roles.gold`"),
-        (f"{EC2}  spark: {{spark.jars: a}}", ("status",), "`spark.jars` is set by cdc_lake"),
-        (f"{EC2}  spark: {{executor.memory: 4g}}", ("status",), "they begin with `spark.`"),
-        (
-            f"{EC2}  spark: {{spark.x.password: hunter2}}",
-            ("status",),
-            "anyone could read `spark.x.password`",
-        ),
+        (f"{COMMON}  cluster: {{}}", RENDER, "emr.cluster.id: it is not set"),
+        (f"{COMMON}  cluster: {{}}", ("submit", "bronze", "--table", "a"), "emr.cluster.id: it is not set"),
+        (COMMON, RENDER, "`emr`: write one of `cluster` (EMR on EC2) and `serverless`"),
+        (f"{EC2}  serverless: {{application: a}}", RENDER, "`emr`: write one of `cluster`"),
+        (f"{EC2}  config: conf/prod.yml", RENDER, "`emr.config`"),
+        (EC2.replace("s3://artifacts", "artifacts"), RENDER, "`emr.artifacts`: write `s3://bucket/prefix`"),
+        (EC2.replace("s3://artifacts", "s3://a,b"), RENDER, "`emr.artifacts`: write `s3://bucket/prefix`"),
+        (EC2.replace(":role/lake-gold", ":user/x"), RENDER, "`emr.roles.gold`"),
+        (f"{EC2}  spark: {{spark.jars: a}}", RENDER, "`spark.jars` is set by cdc_lake"),
+        (f"{EC2}  spark: {{executor.memory: 4g}}", RENDER, "they begin with `spark.`"),
+        (f"{EC2}  spark: {{spark.x.password: hunter2}}", RENDER, "anyone could read `spark.x.password`"),
     ],
 )
 def test_missing_or_wrong_settings_are_named(tmp_path: Path, text: str, words: tuple[str, ...], said: str) -> None:
@@ -334,20 +245,11 @@ def test_unknown_job_flags_are_refused_before_sending(tmp_path: Path, words: tup
     assert "Usage: bronze.py" in refused.stderr
 
 
-def test_missing_cluster_or_step_is_a_config_error(aws: None, tmp_path: Path) -> None:
-    cluster = called(tmp_path, EC2, "submit", "cluster").stdout.strip()
-
-    error = refusal(tmp_path, EC2, "status", "s-NOWHERE", "--cluster-id", cluster)
+def test_missing_application_is_a_config_error(aws: None, tmp_path: Path) -> None:
+    error = refusal(tmp_path, SERVERLESS, "submit", "bronze", "--table", "a")
 
     assert type(error) is ConfigError
-    assert f"step s-NOWHERE: cluster {cluster} does not have this step" in str(error)
-
-
-def test_missing_application_or_run_is_a_config_error(aws: None, tmp_path: Path) -> None:
-    for words in (("submit", "bronze", "--table", "a"), ("status",), ("status", "00nowhere")):
-        error = refusal(tmp_path, SERVERLESS, *words)
-        assert type(error) is ConfigError
-        assert "application 00f1abcdef: it does not exist" in str(error)
+    assert "application 00f1abcdef: it does not exist" in str(error)
 
 
 def test_unresponsive_emr_is_an_infrastructure_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,22 +262,20 @@ def test_unresponsive_emr_is_an_infrastructure_error(tmp_path: Path, monkeypatch
     assert "cluster j-3H0ABCDEFGHIJ: AWS does not respond (EndpointConnectionError)" in str(error)
 
 
-def test_secrets_are_never_rendered_sent_or_printed(aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_never_rendered_sent_or_printed(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     canary = "canary-8f1c"
     monkeypatch.setenv("REGISTRY_PASSWORD", canary)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", canary)
     for name, put in (("/canary", canary), ("/cdc-lake/config", f"registry: {{proxy: '{canary}'}}")):
         boto3.client("ssm", region_name=REGION).put_parameter(Name=name, Value=put, Type="SecureString")
     text = EC2 + "registry: {auth: {basic: {user: u, password: 'env:REGISTRY_PASSWORD'}}, proxy: 'ssm:/canary'}\n"
-    cluster = called(tmp_path, text, "submit", "cluster").stdout.strip()
     said = []
     for words in (
-        ("render", "cluster"),
-        ("render", "bronze", "--table", "a"),
-        ("render", "bronze", "--table", "a", "--as", "json"),
+        RENDER,
+        (*RENDER, "--as", "json"),
         ("submit", "bronze", "--table", "a", "--cluster-id", cluster),
-        ("status", "--cluster-id", cluster),
-        ("status", "s-NOWHERE", "--cluster-id", cluster),
     ):
         result = called(tmp_path, text, *words)
         said += [result.output, str(result.exception)]
