@@ -42,7 +42,7 @@ class BronzeState:
     landed: BronzeProgress
 
     def bytes_up_to(self, batch: int) -> int:
-        """Bytes of the records of all batches up to one, as far as they were counted."""
+        """Bytes of the records of all batches up to one, if they were counted."""
         found = self.table.progress_of_commit(batch) if batch else None
         return found.bytes if found else 0
 

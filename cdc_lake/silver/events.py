@@ -73,7 +73,7 @@ def events(
             `pk` is null, and a delete's `row` is the row before it.
         null_means_unchanged: columns whose null, or absence, in an update means that the value was not sent.
         has_key_changes: whether halves of key changes may be among the rows.
-        is_narrow: leave out `row`, and decode only the fields of values that `unavailable` needs.
+        is_narrow: omit `row`, and decode only the fields of values that `unavailable` needs.
         more: further bronze columns to return.
 
     Columns in: bronze's. Columns out: `key` string; `pk` struct of the primary key; `row` struct of the layout's

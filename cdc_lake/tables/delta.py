@@ -374,7 +374,7 @@ class DeltaLakeTable(Generic[P]):
 def _assignments(
     columns: tuple[str, ...], there: frozenset[str], keys: tuple[str, ...], partitions: tuple[PartitionField, ...]
 ) -> tuple[Mapping[str, Column], Mapping[str, Column]]:
-    """The values of the rows that a merge inserts, and of those that it updates, by column.
+    """The values of the rows that a merge inserts, and of the rows that it updates, by column.
 
     Args:
         columns: the columns of the changes.
