@@ -128,7 +128,7 @@ def permanent_error(where: str, message: str) -> ConfigError | None:
 
     Args:
         where: what was read.
-        message: of Java's client or librdkafka.
+        message: the message of Java's client or librdkafka.
     """
     for java, client, what, todo in _REJECTIONS:
         if f"errors.{java}Exception" in message or f"code={client}," in message:

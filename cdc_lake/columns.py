@@ -80,7 +80,7 @@ SIDE = {
     "kind": "string",  # `key`, `image`, `table` or `rejected`.
     "id": "string",  # Identifies the entry among those of its kind.
     "key": "string",  # Canonical text of the key that the entry is about.
-    "move": "string",  # Of an `image`: the key change that ended the values' lifetime.
+    "move": "string",  # For an `image`: the key change that ended the values' lifetime.
     "awaits": "string",  # Key change that may bring values which the row lacks.
     ORDER: ORDER_TYPE,  # As in silver: of a removed row, or of the last truncate.
     KAFKA: KAFKA_TYPE,  # As in silver: of a removed row, an image, the last truncate or a snapshot's start.

@@ -73,7 +73,7 @@ class Plan(BaseModel):
     """A package's files: the content of its `upload.json`.
 
     Attributes:
-        version: of cdc_lake.
+        version: the version of cdc_lake.
         profile: the profile of its jars, a file of conf/jars.
         spark: the Spark release line of the jars.
         arch: the nodes' processor architecture.

@@ -100,7 +100,7 @@ class _Batch:
         before: bronze's progress.
         spans: the offsets of the records.
         records: the columns of `scan_records`, persisted.
-        summary: that of the records.
+        summary: the summary of the records.
     """
 
     topic: TopicRun

@@ -141,7 +141,7 @@ def bronze_rows(records: DataFrame, *, batch: int, generation: int, ingest_date:
     Args:
         records: the columns of `with_log_order`.
         batch: the commit that lands them.
-        generation: that of the topic.
+        generation: the generation of the topic.
         ingest_date: the day of the commit, UTC.
         late: whether they are replayed, that is, landed after later records.
     """

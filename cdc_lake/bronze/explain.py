@@ -189,7 +189,7 @@ def _leaves(tree: Tree, stream: io.BytesIO, path: str) -> Iterator[tuple[str, Tr
 def _read(tree: Tree, stream: io.BytesIO, path: str) -> Any:
     try:
         return fastavro.schemaless_reader(stream, _parsed(tree), None)
-    except Exception as exc:  # fastavro raises whatever its decoder stumbles over
+    except Exception as exc:  # fastavro can raise any exception
         raise _Stopped(path) from exc
 
 
@@ -200,7 +200,7 @@ def reads(schema: WriterSchema, body: bytes) -> bool:
         if schema.format != "avro":
             return bool(body.decode())
         fastavro.schemaless_reader(stream, _parsed(schema.tree), None)
-    except Exception:  # fastavro raises whatever its decoder stumbles over
+    except Exception:  # fastavro can raise any exception
         return False
     return stream.tell() == len(body)
 

@@ -1,6 +1,6 @@
 """The fields of JSON without a schema: which of them a batch reads.
 
-The records of a shape are read with one layout, the union of their fields, because a producer that leaves out nulls
+The records of a shape are read with one layout, the union of their fields, because a producer that omits nulls
 sends any set of them. Some names need a layout of their own, so that they affect only the records that have them: names
 that no table can have, and names that exclude each other, such as `id` and `ID`, two that `schema.rename` maps to one
 column, or the positions in the logs of two connectors.
@@ -83,7 +83,7 @@ class JsonFields:
 
         Args:
             records: the columns of `with_references`.
-            references: those of their values.
+            references: the references of their values.
             names: their fields, as `fields_by_reference` returns them.
         """
         are_all = sum(map(len, names.values())) <= MAX_FIELDS

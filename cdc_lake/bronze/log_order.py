@@ -24,7 +24,7 @@ _SEED_TYPE = (
     "struct<log_ts: bigint, last: struct<offset: bigint, key: binary, op: string, status: string>, next_log_ts: bigint>"
 )
 KNOWN_LOG_TS = "known_log_ts"
-"""Column of records that are read again: `log_ts` of those that are already in bronze."""
+"""Column of records that are read again: `log_ts` of the same records in bronze."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class LastRecord:
 
     Attributes:
         log_ts: the running maximum of Kafka's timestamps up to it, ms; None if there is no such record.
-        offset, key, op, status: those of the record; None if only `log_ts` is known.
-        next_log_ts: that of the first record after the batch, if the batch is read again.
+        offset, key, op, status: the record's; None if only `log_ts` is known.
+        next_log_ts: the `log_ts` of the first record after the batch, if the batch is read again.
     """
 
     log_ts: int | None
@@ -53,7 +53,7 @@ def log_order(records: DataFrame, before: Mapping[int, LastRecord], *, has_tombs
 
     Args:
         records: the columns of `with_decision`, of one topic; for records that are read again, also `known_log_ts`, the
-            `log_ts` of those that are already in bronze.
+            `log_ts` of the same records in bronze.
         before: by partition, the last record before these.
         has_tombstones: whether there are tombstones among the records.
 
@@ -114,7 +114,7 @@ def with_log_order(
         records: the columns of `with_decision`, of one topic.
         before: see `log_order`.
         others: its rows of the records that are not plain; None if all are.
-        only: whether to leave out the other records.
+        only: whether to omit the other records.
 
     Columns out: all, and `log_ts`, `tombstone_of` bigint; `status` and `error` of a tombstone follow its delete's.
     """

@@ -105,7 +105,7 @@ def resolve(
     """Resolve references to schemas.
 
     Args:
-        references: those of the keys, or of the values, of one topic.
+        references: the references of the keys, or of the values, of one topic.
         names: the owners of possible schemas.
         kinds: the kinds of ids in this registry, the likeliest first.
         known_kinds: frame -> the kind of its ids, found before.
@@ -223,7 +223,7 @@ def _foreign_schema(reference: str, schema: WriterSchema, *, has_kinds: bool) ->
 
 
 def _plain(name: str) -> str:
-    """A name in the form to which Debezium adjusts it for Avro: of the whole name, the first character is no digit."""
+    """A name as Debezium adjusts it for Avro: the first character of the whole name is not a digit."""
     return re.sub(r"^\d|[^A-Za-z0-9.]", "_", name).replace("._", ".").strip("_")
 
 

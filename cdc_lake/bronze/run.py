@@ -53,7 +53,7 @@ def run_bronze(
 
     Raises:
         UnknownTableError: a name or glob matches no topic.
-        ConfigError: a setting requires another one that is missing.
+        ConfigError: a setting requires another setting.
         InfrastructureError: the source or the registry does not respond.
         InstallationError: Spark cannot start with the installed packages.
     """

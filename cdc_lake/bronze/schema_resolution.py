@@ -154,7 +154,7 @@ def _summarize(records: DataFrame) -> ScanSummary:
 
 
 def _lowest(references: Column, most_layouts: int, most_ids: int) -> Column:
-    """Of distinct references the lowest."""
+    """The lowest of the distinct references."""
     layouts, ids = F.filter(references, _is_layout), F.filter(references, lambda one: ~_is_layout(one))
     limited = ((layouts, most_layouts), (ids, most_ids))
     return F.concat(*(F.slice(F.sort_array(several), 1, most) for several, most in limited))
@@ -263,7 +263,7 @@ def _primary_key(
     """See `primary_key`.
 
     Args:
-        schemas: those of the side that has the key.
+        schemas: the schemas of the side that has the key.
     """
     type_mapping = ColumnMapping(settings.schema_.exclude, settings.schema_.rename, settings.schema_.cast)
     given, embedded = dict[str, Mapping[str, str]](), dict[str, Mapping[str, str]]()
@@ -295,7 +295,7 @@ def _limited(records: DataFrame, references: Collection[str], files: SchemaFiles
     """The references to look up: first known ones, then the lowest ids, because invented ids are high.
 
     Args:
-        references: those in the summary of the records.
+        references: the references in the summary of the records.
     """
     column = F.col(f"{side}_reference")
     layouts = {one for one in references if one.partition(":")[0] in json_format.REFERENCES}

@@ -112,11 +112,11 @@ def starting_progress(
     """The progress to continue from: `offsets` of the topic's id are the next offsets to read.
 
     Args:
-        progress: that of the table; None if it does not exist.
+        progress: the progress of the table; None if it does not exist.
         replaced: see `rewritten_offsets`.
 
     Raises:
-        DataLossError: records are gone, and `accept_loss` is not set.
+        DataLossError: records were deleted, and `accept_loss` is not set.
     """
     log = topic.log
     if progress is None:
@@ -164,7 +164,7 @@ def rewritten_offsets(
 
     Args:
         spark: reads the logs of such partitions.
-        partitions: those to check.
+        partitions: the partitions to check.
 
     Raises:
         ConfigError, InfrastructureError: see `TopicSource`.

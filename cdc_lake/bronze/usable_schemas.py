@@ -91,7 +91,7 @@ class Schemas:
 def _beyond_layouts(known: Mapping[str, Sequence[WriterSchema]]) -> list[str]:
     """The references beyond the maximum number of layouts, each of which is a column of the plan.
 
-    Schemas that records embed come last, because whoever writes a record can invent one.
+    Schemas that records embed come last, because any producer can invent one.
     """
     if len({schema for schemas in known.values() for schema in schemas}) <= MAX_LAYOUTS:
         return []
@@ -107,7 +107,7 @@ def _beyond_layouts(known: Mapping[str, Sequence[WriterSchema]]) -> list[str]:
 
 
 def describe_reference(reference: str) -> str:
-    """A reference in words, for messages."""
+    """A description of a reference, for messages."""
     kind = reference.partition(":")[0]
     if kind == json_format.CONNECT_REFERENCE:
         return f"embedded schema {framing.id_of(reference)[:_HASH_DIGITS]}"

@@ -111,7 +111,7 @@ def _run_recorded(folder: Path, *, as_json: bool) -> int:
 
 @contextmanager
 def _shown(console: Console, step: "Step") -> Iterator[None]:
-    """Show a step with a progress bar on a terminal, and one line with its outcome at its end."""
+    """Show a step with a progress bar on a terminal, and at its end its outcome in one line."""
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         progress.add_task(f"{step.name:10}{step.text}", total=None)
@@ -179,11 +179,11 @@ def _print_addresses(place: Path, result: "DemoResult", table_type: TableType) -
 def _print_next(
     commands: Iterable[str], query: Iterable[str], exports: Iterable[str] = (), *, error: bool = False
 ) -> None:
-    """Print commands of `cdc-lake` and a query in Python to paste: each line begins in the first column."""
+    """Print commands of `cdc-lake` and a Python query, without indentation, so that the user can paste them."""
     python = _short(Path(sys.executable))
     command = python.with_name("cdc-lake")
     lines = [*exports, *(f"{command} {line}" for line in commands), f"{python} -c {_quoted(query)}"]
-    answer("\n".join(["", "Try next, with the lake that the demo left:", *lines]), error=error)
+    answer("\n".join(["", "Try next, on the lake of the demo:", *lines]), error=error)
 
 
 def _quoted(program: Iterable[str]) -> str:
@@ -191,12 +191,12 @@ def _quoted(program: Iterable[str]) -> str:
 
 
 def _short(path: Path) -> Path:
-    """A path relative to the working directory, if it is in there."""
+    """A path, relative to the working directory if that contains it."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _exports(place: Path, table_type: TableType) -> list[str]:
-    """Commands that set what differs from the settings: the folders of the demo, and silver's table type."""
+    """Commands that set the environment variables of the demo: its folders, and silver's table type."""
     from cdc_lake.demo.jobs import storage_variable
 
     config = load_config()

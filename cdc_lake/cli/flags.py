@@ -45,7 +45,7 @@ def _new_file(flag: str) -> Callable[[object], Path]:
 
 
 def required(flag: str, help_text: str, example: str) -> Any:
-    """A repeatable flag that must be given at least once. The error has an example, which typer's own has not."""
+    """A repeatable flag that must be given at least once. Unlike typer's, its error has an example."""
 
     def checked(names: list[str]) -> list[str]:
         if not names:
@@ -99,7 +99,7 @@ Profile = Annotated[
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How to run, and how to print the report."""
+    """The options of a run, and of the output of its report."""
 
     parallel: int | None = None
     is_continuous: bool = False

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cdc_lake.operations.story import Story, StoryEvent
 
 _MAX_CHARACTERS = 60
-"""Longer values are cut."""
+"""Maximum length of a value; longer ones are cut."""
 _STYLES = {
     "decides": "bold green",
     "lost": "dim",
@@ -175,7 +175,7 @@ def _headline(event: "StoryEvent") -> Text:
 
 
 def short(value: str | None) -> str:
-    """A value on one line."""
+    """A value on one line, cut if it is long."""
     if value is None:
         return "null"
     one_line = value.replace("\n", "\\n")

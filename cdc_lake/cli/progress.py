@@ -1,4 +1,4 @@
-"""Progress of a run on a terminal, updated in place. Without a terminal, the log shows it."""
+"""Show the progress of a run on a terminal, updated in place. Without a terminal, the log shows it."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -70,7 +70,7 @@ def _print_details(done: TableReport, console: Console) -> None:
     if found is None or not (found.first or found.losses or found.columns):
         return
     console.print()
-    console.print(f"{done.table}: source at {found.source_lsn}, silver up to {found.silver_lsn or 'nowhere yet'}")
+    console.print(f"{done.table}: source at {found.source_lsn}, silver up to {found.silver_lsn or 'no log position'}")
     for row in found.first:
         key = ",".join(f"{name}={value}" for name, value in row.key.items())
         console.print(f"  {row.kind} {key}" + (f": {', '.join(row.columns)}" if row.columns else ""))

@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Update the tables of a layer, or maintain them.", no_args_is_help=True, rich_markup_mode=None)
 
 _GRACE_SECONDS = 20.0
-"""After SIGTERM or Ctrl-C, running batches have this long to commit; then they are cancelled."""
+"""After SIGTERM or Ctrl-C, running batches can commit for this number of seconds; then they are cancelled."""
 
 _POLL_SECONDS, _RETRY_SECONDS = 0.5, 10.0
-"""Without `--interval`: the shortest pause after a round without news, and the pause after one with an error."""
+"""Seconds between rounds without `--interval`: the minimum after a round without news, and after an error."""
 
 AcceptLoss = Annotated[
     bool, typer.Option("--accept-loss", help="Continue past records that Kafka has deleted, and record the gap.")
@@ -62,7 +62,7 @@ QuarantineUnknownIds = Annotated[
 
 
 Step = Callable[[Config, "TableScheduler"], Sequence[Report]]
-"""Runs layers whose tables take turns."""
+"""Runs one or more layers, whose tables share the scheduler."""
 
 
 Then = Annotated[
@@ -169,14 +169,14 @@ def layers_after(
     """The layers to run after the first one.
 
     Raises:
-        typer.BadParameter: they are not the next ones, in their order, or models are selected without gold.
+        typer.BadParameter: a layer is skipped or out of order, or models are selected without gold.
     """
     layers, chosen = list(LayerName), list(then or ())
     following = layers[layers.index(first) + 1 :]
     if chosen != following[: len(chosen)]:
-        raise typer.BadParameter(f"after {first} come {', then '.join(following)}")
+        raise typer.BadParameter(f"after {first}, name {', then '.join(following)}")
     if model and LayerName.gold not in chosen:
-        raise typer.BadParameter("it selects models of gold; append `gold` to the layers", param_hint="--model")
+        raise typer.BadParameter("it requires gold; append `gold` to the layers", param_hint="--model")
     return chosen
 
 
@@ -190,9 +190,9 @@ def parse_offsets(text: str) -> dict[int, int]:
 def run_steps(
     steps: Sequence[Step], config: str | None, options: RunOptions, *, models: Sequence[str] | None = ()
 ) -> None:
-    """Run steps one after the other in one process, print their reports, and exit with the worst exit code.
+    """Run steps in order in one process, print their reports, and exit with the worst exit code.
 
-    A step follows also if tables of the one before failed, but not if that could not run at all.
+    If tables fail in a step, the next step still runs; if a step cannot run at all, it does not.
 
     Args:
         models: names or globs of the gold models to refresh after the steps; None for all.
@@ -282,16 +282,16 @@ def _pause(interval: float | None, took: float, codes: Sequence[int], reports: S
     """Seconds until the next round.
 
     Args:
-        interval: seconds between the starts of rounds; None to begin at once while there is news.
+        interval: seconds between the starts of rounds; None to start the next round at once after news.
         took: seconds that the round took.
-        codes: its exit codes.
-        reports: its reports.
+        codes: the round's exit codes.
+        reports: the round's reports.
     """
     if interval is not None:
         return max(interval - took, 0)
     if any(codes):
         return _RETRY_SECONDS
-    # Looking for news takes at most a tenth of the time.
+    # The check for news takes at most a tenth of the time.
     return 0 if not all(report.is_idle for report in reports) else min(max(_POLL_SECONDS, 9 * took), _RETRY_SECONDS)
 
 
@@ -300,7 +300,7 @@ def configure_logging() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # its warnings of retries; the error follows
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # hide its warnings of retries; an error follows
     debug = os.environ.get("CDC_LAKE_DEBUG") == "1"
     logging.getLogger("cdc_lake").setLevel(logging.DEBUG if debug else logging.INFO)
 
@@ -316,9 +316,9 @@ def show_report(
 
     Args:
         report: the report.
-        options: in what form, and to which file.
+        options: the format, and the file.
         show: prints the report for people (default: as a table).
-        earlier: those of the layers before, which the file has in lines above.
+        earlier: the reports of earlier layers, which are above it in the file.
     """
     if not options.as_json:
         (show or print_report)(report)
@@ -327,7 +327,7 @@ def show_report(
     if options.json_file:
         above = "".join(printable(one.model_dump_json()) + "\n" for one in earlier)
         _write_atomically("--json-file", options.json_file, f"{above}{text}\n")
-    if options.as_json:  # after the warnings: spark-submit merges stderr into stdout
+    if options.as_json:  # after the warnings, because spark-submit merges stderr into stdout
         sys.stderr.flush()
         answer(text)
 
@@ -348,7 +348,9 @@ def _write_atomically(flag: str, file: Path, text: str) -> None:
     except OSError as exc:
         draft.unlink(missing_ok=True)
         raise InfrastructureError(
-            f"{flag} {file}", f"cannot write the file: {exc.strerror}", "the run itself has ended"
+            f"{flag} {file}",
+            f"cannot write the file: {exc.strerror}",
+            "the run itself has ended; check the path and its permissions",
         ) from exc
 
 
@@ -364,7 +366,7 @@ def print_problems(report: Report) -> None:
 
 
 def print_report(report: Report, console: Console | None = None) -> None:
-    """Print a run's tables and their counts for people; on stdout unless another console is given."""
+    """Print a run's tables and their counts for people (default: to stdout)."""
     console = console or Output()
     table = Table(title=f"{report.layer} {report.run_id[:8]}", title_justify="left")
     for heading in ("table", "status", "rows"):

@@ -64,7 +64,11 @@ def show(
     """Print a schema from the registry."""
     found = _subjects(load_config(config)).version(subject, version)
     if found is None:
-        what = f"the registry does not have version {version} of it" if version else "the registry has no such subject"
+        what = (
+            f"the registry does not have version {version} of this subject"
+            if version
+            else "the registry has no such subject"
+        )
         raise UnknownTableError(subject, what, "see `cdc-lake schemas list`")
     if as_json:
         answer(json.dumps(_version_row(subject, found) | {"schema": found.text}))

@@ -1,4 +1,4 @@
-"""The base of all settings: strict and frozen; and its errors as text."""
+"""The base class of all settings, and the text of their validation errors."""
 
 import difflib
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ class Model(BaseModel):
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Two nested mappings as one; where both have a value, that of `above` wins."""
+    """Merge two nested mappings. If both have a value for a key, `above` wins."""
     both = {
         key: merged(below[key], value)
         for key, value in above.items()
@@ -38,12 +38,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def in_words(exc: ValidationError, model: type[Model]) -> str:
-    """What is wrong, key by key; an unknown key with the nearest known one.
-
-    Args:
-        exc: what pydantic found.
-        model: what was validated.
-    """
+    """The validation errors as text, by key. For an unknown key, it suggests the most similar known one."""
     return "; ".join(_one_in_words(model, error["type"], error["loc"], error["msg"]) for error in exc.errors())
 
 

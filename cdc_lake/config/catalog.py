@@ -50,7 +50,7 @@ class CatalogConfig(Model):
         default=None, description="With glue, names the AWS region. Without it: boto3's default region."
     )
     endpoint: HttpUrl | None = Field(default=None, description="With glue, sets an endpoint other than AWS' own.")
-    timeout_seconds: float = Field(default=10.0, gt=0, description="Waits this number of seconds for one answer.")
+    timeout_seconds: float = Field(default=10.0, gt=0, description="Sets the timeout of a request, in seconds.")
     layers: tuple[Layer, ...] = Field(
         default=("bronze", "silver", "gold"), description="Lists the layers whose tables are registered."
     )

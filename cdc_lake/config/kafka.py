@@ -15,7 +15,7 @@ from cdc_lake.config.urls import EMBEDDED
 JAVA_PRODUCER_SETTINGS = frozenset(
     {"batch.size", "buffer.memory", "compression.type", "delivery.timeout.ms", "linger.ms", "max.request.size"}
 )
-"""Of those, what only a producer knows."""
+"""Settings of the Java client that only producers have."""
 
 
 ALLOWED_CLIENT_SETTINGS: Mapping[str, frozenset[str]] = {
@@ -38,8 +38,8 @@ ALLOWED_CLIENT_SETTINGS: Mapping[str, frozenset[str]] = {
         }
     ),
 }
-"""What a user may set of each Kafka client: tuning. Not what reads files, calls addresses, loads classes or says who
-asks (CVE-2023-25194, CVE-2025-27817), nor what bronze's order and completeness rest on."""
+"""Settings of each Kafka client that users may set, for tuning. It excludes settings that read files, call URLs, load
+classes or change the login (CVE-2023-25194, CVE-2025-27817), and those that affect bronze's order and completeness."""
 
 
 _SERVER = re.compile(r"(?:[\w.%-]+|\[[\w.:%]+\]):\d{1,5}")
@@ -47,7 +47,7 @@ _SERVER = re.compile(r"(?:[\w.%-]+|\[[\w.:%]+\]):\d{1,5}")
 
 def _servers(value: str) -> str:
     if "@" in value:
-        raise ValueError("a broker's address must not hold a user or a password: see `kafka.auth`")
+        raise ValueError("a broker's address must not contain a user or a password; set `kafka.auth`")
     if value != EMBEDDED and not all(_SERVER.fullmatch(server.strip()) for server in value.split(",")):
         raise ValueError("write `host:port` without a scheme, several separated by commas, or `embedded`")
     return value
@@ -68,17 +68,18 @@ class KafkaTls(TlsConfig):
 
     enabled: bool = Field(
         default=True,
-        description="Encrypts the connection. If false, the login is sent in the clear; each report warns.",
+        description="Encrypts the connection. If false, login and records are sent unencrypted; each report warns.",
     )
     verify_hostname: bool = Field(
         default=True,
-        description="Checks the broker's name. If false, any host with a certificate of `ca` passes; each run warns.",
+        description="Checks the broker's host name. If false, any host with a certificate signed by `ca` is accepted; "
+        "each report warns.",
     )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if not self.enabled and (self.ca or self.cert or not self.verify_hostname):
-            raise ValueError("without TLS there are no certificates: leave all else out, or `enabled`")
+            raise ValueError("`enabled: false` allows no other TLS setting; remove the others, or `enabled`")
         return self
 
 
@@ -97,7 +98,7 @@ _LOGIN_SETTINGS: Mapping[KafkaAuth, tuple[str, ...]] = {
     "aws_msk_iam": (),
     "azure_event_hubs": ("connection_string",),
 }
-"""What each login needs; another has no use for it."""
+"""The settings that each login requires; other logins reject them."""
 
 
 ClientSettings = dict[str, str | int | float | bool]
@@ -110,7 +111,7 @@ class KafkaConfig(Model):
         default=EMBEDDED,
         description="Lists brokers as `host:port`, separated by commas. `embedded`: the broker of `cdc-lake stack up`.",
     )
-    auth: KafkaAuth = Field(default="none", description="Sets the kind of login.")
+    auth: KafkaAuth = Field(default="none", description="Sets the login method.")
     user: str | None = Field(default=None, min_length=1, description="With plain and scram, names the user.")
     password: SecretReference | None = Field(default=None, description="With plain and scram, references the password.")
     oauth: OAuth | None = Field(default=None, description="With oauthbearer, sets where to get tokens.")
@@ -119,19 +120,21 @@ class KafkaConfig(Model):
         default=None, description="With azure_event_hubs, references the connection string."
     )
     region: str | None = Field(
-        default=None, description="With aws_msk_iam, names the AWS region if the first broker's name does not."
+        default=None, description="With aws_msk_iam, names the AWS region if no broker's host name has it."
     )
     tls: KafkaTls | None = Field(
         default=None, description="Configures TLS. Every login uses TLS; without a login, set this if brokers need TLS."
     )
     java: ClientSettings = Field(
-        default_factory=dict, description="Sets more options of Java's client, inside Spark; allowed ones only."
+        default_factory=dict,
+        description="Sets options of the Java client in Spark; docs/how-to/brokers.md lists those allowed.",
     )
     librdkafka: ClientSettings = Field(
-        default_factory=dict, description="Sets more options of librdkafka, in the driver; allowed ones only."
+        default_factory=dict,
+        description="Sets options of librdkafka in the driver; docs/how-to/brokers.md lists those allowed.",
     )
     timeout_seconds: float = Field(
-        default=10.0, gt=0, description="Waits this number of seconds for one answer from a broker."
+        default=10.0, gt=0, description="Sets the timeout of a request to a broker, in seconds."
     )
 
     @model_validator(mode="after")
@@ -141,11 +144,11 @@ class KafkaConfig(Model):
             raise ValueError(f"`auth: {self.auth}` needs {' and '.join(missing)}")
         others = {name for names in _LOGIN_SETTINGS.values() for name in names if name not in needed}
         if useless := sorted(name for name in others if getattr(self, name) is not None):
-            raise ValueError(f"`auth: {self.auth}` has no use for `kafka.{useless[0]}`")
+            raise ValueError(f"`kafka.{useless[0]}` has no effect with `auth: {self.auth}`; remove it")
         if self.auth == "aws_msk_iam" and self.msk_region is None:
-            raise ValueError("no name of a broker of Amazon MSK says its region: set `region`")
+            raise ValueError("the brokers' host names do not contain the AWS region; set `region`")
         if self.auth in ("aws_msk_iam", "azure_event_hubs") and self.tls and not self.tls.enabled:
-            raise ValueError(f"`auth: {self.auth}` is over TLS only: leave `kafka.tls.enabled` out")
+            raise ValueError(f"`auth: {self.auth}` requires TLS; remove `kafka.tls.enabled`")
         if self.auth == "none" and self.tls and not self.tls.enabled:
             raise ValueError("without a login, TLS is off unless `kafka.tls` sets it; remove this setting")
         return self
@@ -157,29 +160,29 @@ class KafkaConfig(Model):
         for name in given:
             if name not in allowed:
                 near = difflib.get_close_matches(name, allowed, n=1)
-                hint = f"did you mean `{near[0]}`?" if near else "those that may are listed in docs/how-to/brokers.md"
-                raise ValueError(f"`{name}` is not among the settings that may be set here; {hint}")
+                hint = f"did you mean `{near[0]}`?" if near else "docs/how-to/brokers.md lists the allowed settings"
+                raise ValueError(f"`{name}` is not an allowed setting; {hint}")
         return given
 
     @property
     def msk_region(self) -> str | None:
-        """The region of the brokers, where they are Amazon's."""
+        """The AWS region of Amazon MSK's brokers; None if it is unknown."""
         found = re.search(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com", self.bootstrap_servers)
         return self.region or (found and found[1])
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether the line to the brokers is."""
+        """Whether the connection to the brokers uses TLS."""
         return self.tls.enabled if self.tls else self.auth != "none"
 
     @property
     def warnings(self) -> list[str]:
-        """What is switched off that protects the line, for each report."""
+        """Warnings for each report about protection that the settings disable."""
         found = []
         if self.tls and not self.tls.enabled:
-            found.append("kafka.tls.enabled: false: the login and all records go over an open line")
+            found.append("kafka.tls.enabled: false: the login and all records are sent unencrypted")
         if self.tls and not self.tls.verify_hostname:
             found.append(
-                "kafka.tls.verify_hostname: false: whoever has a certificate of kafka.tls.ca can be the broker"
+                "kafka.tls.verify_hostname: false: any host with a certificate signed by kafka.tls.ca is accepted"
             )
         return found

@@ -1,9 +1,9 @@
-"""The settings of a run: one YAML file, checked before anything starts.
+"""Load the settings of a run from one YAML file, and check them before anything starts.
 
-Precedence: flag > environment (`CDC_LAKE__KAFKA__BOOTSTRAP_SERVERS=…`) > file > default. The file is `--config`, else
-`CDC_LAKE_CONFIG`, else `conf/cdc-lake.yml` in the working directory, else the one of the checkout this package runs
-from. Relative paths in it start at the folder that holds the file. Instead of a file it may be a parameter of AWS'
-Parameter Store, `ssm:NAME`; then they start at `conf` in the working directory, where a job has the package's conf/.
+Precedence: flag > environment (`CDC_LAKE__KAFKA__BOOTSTRAP_SERVERS=…`) > file > default. The file is the first of:
+`--config`, `CDC_LAKE_CONFIG`, `conf/cdc-lake.yml` in the working directory, `conf/cdc-lake.yml` of this checkout. Its
+relative paths start at its folder. `ssm:NAME` names a parameter of AWS' Parameter Store instead of a file; its relative
+paths start at `conf` in the working directory, where a job has the package's conf/.
 """
 
 import json
@@ -39,21 +39,21 @@ def config_path(path: str | Path | None = None) -> Path:
         if candidate.is_file():
             return candidate.resolve()
     raise ConfigError(
-        str(candidates[0]), "there is no such configuration file", "give one with --config or CDC_LAKE_CONFIG"
+        str(candidates[0]), "the configuration file does not exist", "name one with --config or CDC_LAKE_CONFIG"
     )
 
 
 def load_config(path: str | Path | None = None) -> Config:
-    """Read and check the configuration file; make its paths absolute and its `embedded` addresses real.
+    """Read and check the configuration file, and make its paths absolute.
 
     Args:
-        path: of the file, or `ssm:NAME`, a parameter of AWS' Parameter Store.
+        path: the file's path, or `ssm:NAME` for a parameter of AWS' Parameter Store.
 
     Raises:
-        ConfigError: the file is missing, is not YAML, or holds an unknown key or a wrong value; or the lake of a
-            parameter's settings is a local folder.
+        ConfigError: the file is missing, is not YAML, or has an unknown key or a wrong value; or `lake.root` from
+            Parameter Store is a local folder.
         InstallationError: boto3 is not installed.
-        InfrastructureError: AWS does not answer.
+        InfrastructureError: AWS does not respond.
     """
     asked = str(path or os.environ.get("CDC_LAKE_CONFIG", ""))
     if asked.startswith(SSM):
@@ -67,7 +67,7 @@ def load_config(path: str | Path | None = None) -> Config:
             raise ConfigError(where, f"byte {exc.start} is not UTF-8", "save the file as UTF-8") from None
     content = read_yaml(where, text) or {}
     if not isinstance(content, dict):
-        raise ConfigError(where, "the file must hold keys and values", "see docs/reference/settings.md")
+        raise ConfigError(where, "the file is not a mapping of keys to values", "see docs/reference/settings.md")
     try:
         config = Config.model_validate(merged(content, _from_environment()), context={"folder": folder})
     except ValidationError as exc:
@@ -82,7 +82,7 @@ def load_config(path: str | Path | None = None) -> Config:
 
 
 def read_yaml(where: str, text: str) -> Any:
-    """The content of a YAML text. The error does not show the text, which may have secrets.
+    """Parse a YAML text. The error does not show the text, which may contain secrets.
 
     Raises:
         ConfigError: it is not YAML.
@@ -102,7 +102,7 @@ def read_yaml(where: str, text: str) -> Any:
 
 
 def _from_environment() -> dict[str, Any]:
-    """The settings in variables. A variable of an inner key wins over one of the mapping around it."""
+    """The settings in environment variables. An inner key's variable overrides that of the mapping around it."""
     found: dict[str, Any] = {}
     for name, text in sorted(os.environ.items(), key=lambda variable: variable[0].count(_BETWEEN)):
         if name.upper().startswith(_PREFIX):
@@ -114,7 +114,7 @@ def _from_environment() -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """Lists and mappings are JSON; other texts are taken as they are."""
+    """A variable's value: lists and mappings are parsed as JSON, other texts stay texts."""
     if text.lstrip().startswith(("[", "{")):
         try:
             return json.loads(text)

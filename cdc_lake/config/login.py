@@ -1,4 +1,4 @@
-"""Logins and certificates of several servers."""
+"""Logins and certificates that several kinds of servers use."""
 
 from typing import Self
 
@@ -19,7 +19,7 @@ class BasicAuth(Model):
 class BearerAuth(Model):
     """A token that another process renews."""
 
-    token: SecretReference = Field(description="References the token. It is read again when the registry refuses it.")
+    token: SecretReference = Field(description="References the token. It is read again if the registry rejects it.")
 
 
 class OAuth(Model):
@@ -47,5 +47,5 @@ class TlsConfig(Model):
     @model_validator(mode="after")
     def _key_has_certificate(self) -> Self:
         if self.key and not self.cert:
-            raise ValueError("`key` is the private key of a certificate: set `cert` too")
+            raise ValueError("`key` is the private key of a certificate; set `cert` too")
         return self

@@ -17,15 +17,15 @@ def _registry_url(value: str) -> str:
 
 def _header(value: str) -> str:
     if not value.isascii() or not value.isprintable():
-        raise ValueError("a header holds printable ASCII only")
+        raise ValueError("a header's value may have printable ASCII characters only")
     return value
 
 
 def _header_name(value: str) -> str:
     if not value.replace("-", "").isalnum():
-        raise ValueError("a header's name holds letters, digits and hyphens only")
+        raise ValueError("a header's name may have letters, digits and hyphens only")
     if value.lower() in ("authorization", "proxy-authorization", "cookie"):
-        raise ValueError("credentials are no headers of yours: see `registry.auth` and `registry.proxy`")
+        raise ValueError("headers must not contain credentials; set `registry.auth` or `registry.proxy`")
     return _header(value)
 
 
@@ -33,12 +33,12 @@ def _proxy(value: str, info: ValidationInfo) -> str:
     if is_reference(value):
         return check_reference(value, info)
     if "@" in urlsplit(value).netloc:
-        raise ValueError("a proxy's address with a password is a secret: write `env:NAME` or `file:PATH`")
+        raise ValueError("a proxy URL with a password is a secret; write a reference such as `env:NAME` or `file:PATH`")
     return http_url(value)
 
 
 class RegistryAuth(Model):
-    """Login at the registry: set one of these."""
+    """Login to the registry: exactly one of these."""
 
     basic: BasicAuth | None = None
     bearer: BearerAuth | None = None
@@ -63,16 +63,16 @@ class RegistryConfig(Model):
         "to `/apis/ccompat/v6` or `v7`. `embedded`: the registry of `cdc-lake stack up`; with glue, AWS' own endpoint.",
     )
     ids: Literal["auto", "content", "global"] = Field(
-        default="auto", description="Sets what ids in Apicurio's frames mean. Other registries have one kind of id."
+        default="auto", description="Sets the kind of id in Apicurio's frames. Other registries have one kind only."
     )
     context: str | None = Field(
-        default=None, pattern=r"^[\w-][\w.-]*$", description="Names the schema context, with confluent."
+        default=None, pattern=r"^[\w-][\w.-]*$", description="With confluent, names the schema context."
     )
     auth: RegistryAuth | None = None
     tls: TlsConfig = TlsConfig()
     headers: dict[Annotated[str, AfterValidator(_header_name)], Annotated[str, AfterValidator(_header)]] = Field(
         default_factory=dict,
-        description="Sends these headers too, such as Confluent Cloud's `target-sr-cluster`. No secrets.",
+        description="Adds headers to each request, such as Confluent Cloud's `target-sr-cluster`. No secrets.",
     )
     proxy: Annotated[str, AfterValidator(_proxy)] | None = Field(
         default=None, description="Sets the proxy's URL, or a reference to it if it contains a password."
@@ -80,15 +80,13 @@ class RegistryConfig(Model):
     region: str | None = Field(
         default=None, description="With glue, names the AWS region. Without it: boto3's default region."
     )
-    timeout_seconds: float = Field(default=10.0, gt=0, description="Waits this number of seconds for one response.")
-    attempts: int = Field(
-        default=4, ge=1, description="Limits the number of requests before the registry counts as down."
-    )
+    timeout_seconds: float = Field(default=10.0, gt=0, description="Sets the timeout of a request, in seconds.")
+    attempts: int = Field(default=4, ge=1, description="Sends a request up to this many times before the run gives up.")
 
     @model_validator(mode="after")
     def _fits_its_type(self) -> Self:
         if self.context and self.type != "confluent":
             raise ValueError("only registries of type `confluent` have a `context`")
         if self.auth and self.type == "glue":
-            raise ValueError("glue takes its credentials from AWS' usual places: leave `auth` out")
+            raise ValueError("glue uses AWS' default credentials; remove `auth`")
         return self

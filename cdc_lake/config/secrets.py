@@ -1,4 +1,4 @@
-"""Paths and references to secrets, made absolute as they are validated; and the lookup of secrets."""
+"""Paths and references to secrets, which validation makes absolute; and the lookup of secrets."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -16,13 +16,15 @@ _REFERENCES = ("env:", "file:", SSM, "secretsmanager:")
 
 
 def is_reference(value: str) -> bool:
-    """Whether a setting says where a secret is, and is not the value itself."""
+    """Whether a setting is a reference to a secret, not the secret itself."""
     return value.startswith(_REFERENCES)
 
 
 def _absolute(path: str, info: ValidationInfo) -> str:
     if "://" in path and ":" in urlsplit(path).netloc.rpartition("@")[0]:
-        raise ValueError("a URL must not hold a password; let the cluster's settings or the environment log in")
+        raise ValueError(
+            "a URL must not contain a password; put the login into the cluster's settings or the environment"
+        )
     folder: Path | None = (info.context or {}).get("folder")
     return path if folder is None or "://" in path else str((folder / path).resolve())
 
@@ -36,8 +38,8 @@ def check_reference(value: str, info: ValidationInfo) -> str:
     kind, _, place = value.partition(":")
     if not is_reference(value) or not place:
         raise ValueError(
-            "write where the secret is, not the secret: `env:NAME` for a variable, `file:PATH` for a file, `ssm:NAME` "
-            "or `secretsmanager:NAME` for one that AWS keeps"
+            "write a reference to the secret, not the secret: `env:NAME` for a variable, `file:PATH` for a file, "
+            "`ssm:NAME` or `secretsmanager:NAME` for AWS"
         )
     return f"file:{_absolute(place, info)}" if kind == "file" else value
 
@@ -49,11 +51,11 @@ def _file_or_reference(value: str, info: ValidationInfo) -> str:
 ConfigPath = Annotated[str, AfterValidator(_absolute)]
 """A path or URL. Relative paths start at `folder` of the validation context; without a context they stay relative."""
 OptionalPath = Annotated[ConfigPath | None, BeforeValidator(lambda value: value or None)]
-"""The same, or none: an empty text counts as none, so that the environment can unset it."""
+"""The same, or None: an empty text means None, so that the environment can unset it."""
 FileOrReference = Annotated[str, AfterValidator(_file_or_reference)]
 """The path of a PEM file, or a reference to its text."""
 SecretReference = Annotated[str, AfterValidator(check_reference)]
-"""Where a secret is: `env:NAME`, `file:PATH`, `ssm:NAME` or `secretsmanager:NAME`; `secret` looks it up."""
+"""A reference to a secret: `env:NAME`, `file:PATH`, `ssm:NAME` or `secretsmanager:NAME`; see `secret`."""
 
 _LOOK_UP: Mapping[str, Callable[[str], str]] = {
     "env": lambda name: os.environ[name],
@@ -64,12 +66,12 @@ _LOOK_UP: Mapping[str, Callable[[str], str]] = {
 
 
 def secret(reference: str) -> SecretStr:
-    """What a reference stands for, looked up now.
+    """The secret that a reference names.
 
     Raises:
-        ConfigError: there is nothing.
-        InstallationError: it is AWS' to keep, and boto3 is not installed.
-        InfrastructureError: AWS does not answer.
+        ConfigError: it does not exist, or is empty.
+        InstallationError: it is in AWS, and boto3 is not installed.
+        InfrastructureError: AWS does not respond.
     """
     kind, _, place = reference.partition(":")
     try:
@@ -77,8 +79,10 @@ def secret(reference: str) -> SecretStr:
     except KeyError as exc:
         raise ConfigError(reference, "the environment has no such variable", "set it for this run") from exc
     except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(reference, f"it cannot be read ({type(exc).__name__})", "see that it is there") from exc
+        raise ConfigError(
+            reference, f"it cannot be read ({type(exc).__name__})", "check the path and its permissions"
+        ) from exc
     value = value.rstrip("\r\n")
     if not value:
-        raise ConfigError(reference, "it is empty", "put the secret there")
+        raise ConfigError(reference, "it is empty", "store the secret there")
     return SecretStr(value)

@@ -1,4 +1,4 @@
-"""Addresses of the servers, with those of the embedded stack looked up."""
+"""Addresses of the servers; `embedded` is resolved to the address in the embedded stack."""
 
 import json
 from collections.abc import Mapping
@@ -17,27 +17,27 @@ from cdc_lake.errors import ConfigError, UnsupportedError
 
 
 def kafka_address(kafka: KafkaConfig, stack: StackConfig) -> str:
-    """The bootstrap servers, with `embedded` looked up."""
+    """The bootstrap servers, with `embedded` resolved."""
     return _address(stack, kafka.bootstrap_servers, "kafka")
 
 
 def registry_address(registry: RegistryConfig, stack: StackConfig) -> str:
-    """The registry's URL without a trailing slash, with `embedded` looked up."""
+    """The registry's URL without a trailing slash, with `embedded` resolved."""
     url = _address(stack, registry.url, "registry").rstrip("/")
     return f"{url}/apis/ccompat/v7" if (registry.url, registry.type) == (EMBEDDED, "ccompat") else url
 
 
 def metastore_address(catalog: CatalogConfig, stack: StackConfig) -> str | None:
-    """The metastore's addresses, with `embedded` looked up; none where the cluster's own settings say."""
+    """The metastore's addresses, with `embedded` resolved; None if the cluster's hive-site.xml has them."""
     return catalog.uri and _address(stack, catalog.uri, "metastore")
 
 
 def database_url(databases: Mapping[str, DatabaseConfig], stack: StackConfig, prefix: str) -> SecretStr:
-    """The address of the source database of a topic prefix, with `embedded` and references looked up.
+    """The URL of the source database of a topic prefix, with `embedded` and references resolved.
 
     Raises:
-        ConfigError: nothing says where it is.
-        UnsupportedError: it is no Postgres.
+        ConfigError: the embedded server does not run, or the secret does not exist.
+        UnsupportedError: it is not the URL of a Postgres database.
         InstallationError, InfrastructureError: see `secret`.
     """
     setting = databases.get(prefix, DatabaseConfig()).url
@@ -49,14 +49,14 @@ def database_url(databases: Mapping[str, DatabaseConfig], stack: StackConfig, pr
     if rest and scheme not in ("postgresql", "postgres"):
         raise UnsupportedError(
             f"databases.{prefix}.url",
-            "it is not the address of a Postgres, the only kind of database that can be compared with",
-            "give one that begins with `postgresql://`",
+            "only Postgres databases can be compared, and this is not the URL of one",
+            "set a URL that begins with `postgresql://`",
         )
     return url
 
 
 def endpoints_file(stack_folder: str | Path) -> Path:
-    """Where a running embedded stack writes its addresses, as one JSON object of strings."""
+    """The file in which a running embedded stack stores its addresses: a JSON object of strings."""
     return Path(stack_folder) / "endpoints.json"
 
 
@@ -74,7 +74,7 @@ def _address(stack: StackConfig, value: str, server: str) -> str:
     if address is None:
         raise ConfigError(
             f"{server}: embedded",
-            f"the embedded servers in {stack.folder} were started without one",
+            f"the embedded servers in {stack.folder} were started without this server",
             f"run `cdc-lake stack down`, then `cdc-lake stack up --{server}`",
         )
     return address

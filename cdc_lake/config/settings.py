@@ -29,7 +29,7 @@ class FilesConfig(Model):
 
     root: OptionalPath = Field(
         default=None,
-        description="Reads topics from this folder or URL, a folder each, instead of Kafka.",
+        description="Reads topics from this folder or URL, which has one folder per topic, instead of Kafka.",
     )
 
 
@@ -60,22 +60,22 @@ class LakeConfig(Model):
     def _has_leases_on_s3(self) -> Self:
         if not self.lease.enabled and urlsplit(self.root).scheme in aws.S3_SCHEMES:
             raise ValueError(
-                "`lake.lease.enabled`: on S3, two commits of Delta at once would overwrite each other; leave it on"
+                "`lake.lease.enabled: false`: on S3, concurrent Delta commits overwrite each other; set it to true"
             )
         return self
 
     @property
     def warnings(self) -> list[str]:
-        """What makes the lake hard to use."""
+        """Warnings about the lake's path."""
         if "%" not in self.root:
             return []
         return ["lake.root: delta-rs decodes `%` in paths, so it may not find the tables; use a path without it"]
 
 
 class GoldConfig(Model):
-    """Tables that SQL makes from silver."""
+    """Tables that SQL models compute from silver."""
 
-    models: ConfigPath = Field(default="gold", description="Sets the folder of the models, a file `<name>.sql` each.")
+    models: ConfigPath = Field(default="gold", description="Sets the folder of the models' files, `<name>.sql`.")
     schemas: ConfigPath = Field(
         default="schemas",
         description="Sets the folder of handwritten Avro schemas for gold's topics, `<subject>.avsc`.",
@@ -123,8 +123,8 @@ class RunConfig(Model):
     retry_seconds: float = Field(
         default=0.0,
         ge=0,
-        description="Retries for this number of seconds, with growing waits, when a server does not respond. Then the "
-        "run exits with 10.",
+        description="Retries for this number of seconds, with increasing delays, when a server does not respond. "
+        "Then the run exits with 10.",
     )
     report_days: int = Field(
         default=30, ge=1, description="Keeps the reports of runs in `<lake.root>/_runs` for this number of days."
@@ -170,12 +170,12 @@ class Config(Model):
         return max([self.defaults.read.max_record_bytes, *own])
 
     def dead_letter_topic(self, topic: str) -> str | None:
-        """The topic for a topic's dead letters. Topics that take dead letters have none, or letters would circle."""
+        """The dead-letter topic of a topic; None for dead-letter topics, which would otherwise feed themselves."""
         taking = {table.quality.dead_letter_topic for table in (self.defaults, *self.tables.values())}
         return None if topic in taking else self.table(topic).quality.dead_letter_topic
 
     def table(self, name: str) -> TableConfig:
-        """The settings of the table of topic `name`: the defaults, then each glob that fits, in the file's order."""
+        """The settings of the table of topic `name`: the defaults, then each matching glob in the file's order."""
         settings = self.defaults.model_dump()
         for glob, own in self.tables.items():
             if fnmatchcase(name, glob):

@@ -26,7 +26,7 @@ _PROPERTIES: Mapping[str, frozenset[str]] = {
         }
     ),
 }
-"""Table properties that users may set: none that decides which rows are right, as Hudi's index does."""
+"""Table properties that users may set. Properties that affect the rows, such as Hudi's index, are excluded."""
 
 
 Kind = Literal["delta", "hudi_cow", "hudi_mor"]
@@ -34,12 +34,12 @@ DeletionVectors = Literal["auto", "on", "off"]
 
 
 class StorageConfig(Model):
-    """The table format that a table is stored in."""
+    """How a table is stored: its format, type and partitions."""
 
     format: Literal["delta", "hudi"] = Field(default="delta", description="Sets the table format: `delta` or `hudi`.")
     type: Literal["cow", "mor"] | None = Field(
         default=None,
-        description="Of Hudi: `cow` (copy-on-write, used without this setting) or `mor` (merge-on-read).",
+        description="For Hudi: `cow` (copy-on-write, the default) or `mor` (merge-on-read).",
     )
     partition_by: tuple[str, ...] = Field(
         default=(),
@@ -49,22 +49,22 @@ class StorageConfig(Model):
     buckets: int | None = Field(
         default=None,
         gt=0,
-        description="Of Hudi: stores each partition in this many file groups (Hudi's bucket index), for large tables "
+        description="For Hudi: stores each partition in this many file groups (Hudi's bucket index), for large tables "
         "whose rows never change their partition. Cannot be changed later.",
     )
     table_version: Literal[6] | None = Field(
         default=None,
-        description="Of Hudi: 6 for readers older than Hudi 1.0, such as Athena's. Without it: the newest version that "
-        "the Hudi release writes. Cannot be changed later.",
+        description="For Hudi: 6 for readers older than Hudi 1.0, such as Athena's. Without it: the newest version "
+        "that the Hudi release writes. Cannot be changed later.",
     )
     deletion_vectors: DeletionVectors = Field(
         default="off",
-        description="Of Delta: `on` marks changed rows as deleted instead of copying the rest of their files; `auto` "
-        "begins with that when merges copy much more than they change. All readers must support deletion vectors.",
+        description="For Delta: `on` marks changed rows as deleted instead of copying the rest of their files; `auto` "
+        "does so once a merge copies much more than it changes. All readers must support deletion vectors.",
     )
     properties: dict[str, str] = Field(
         default_factory=dict,
-        description="Sets the format's own table properties, such as `delta.checkpointInterval`; allowed ones only.",
+        description="Sets allowed table properties of the format, such as `delta.checkpointInterval`.",
     )
 
     @model_validator(mode="after")
@@ -104,4 +104,4 @@ TABLE_TYPES: Mapping[TableType, StorageConfig] = {
     "hudi-cow": StorageConfig(format="hudi", type="cow"),
     "hudi-mor": StorageConfig(format="hudi", type="mor"),
 }
-"""All types of tables, by a short name."""
+"""The table types by short name."""

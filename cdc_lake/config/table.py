@@ -1,4 +1,4 @@
-"""The settings of a table, in groups; each can be left out."""
+"""The settings of a table, in groups; all are optional."""
 
 import re
 from typing import Annotated, Any, Literal, Self
@@ -12,20 +12,20 @@ from cdc_lake.errors import ConfigError
 
 WireFormat = Literal["auto", "id4", "id8", "glue", "glue-zlib", "single-object", "bare", "json", "csv", "string"]
 Limit = Annotated[str, Field(pattern=r"^(\d+|\d{1,2}(\.\d+)?%|100%)$", coerce_numbers_to_str=True)]
-"""A number of records, or a share of them."""
+"""A number of records, or a percentage."""
 
 
 def _start(value: Any) -> Any:
     if isinstance(value, int | float) or re.fullmatch(r"[-+]?[\d.]+", str(value)):
-        raise ValueError("a number alone says no partition: write `0: 1200`, or a time as in 2026-11-23T12:00:00Z")
+        raise ValueError("a number does not name a partition; write `0: 1200`, or a time such as 2026-11-23T12:00:00Z")
     return value
 
 
 StartPosition = Annotated[
     Literal["earliest", "latest"] | dict[int, Annotated[int, Field(ge=0)]] | AwareDatetime, BeforeValidator(_start)
 ]
-"""A position in each partition of a topic: its first record, the end, the offset by partition (partitions that are not
-named start at their first record), or the first record written at or after a time."""
+"""A position in each partition of a topic: its first record, its end, an offset (partitions without one start at their
+first record), or the first record written at or after a time."""
 
 
 class ReadConfig(Model):
@@ -34,20 +34,20 @@ class ReadConfig(Model):
     start: StartPosition = Field(
         default="earliest",
         description="Sets where bronze starts in a new topic: `earliest`, `latest`, a time with its zone, or "
-        "`{partition: offset}`. After the first batch, bronze's own progress counts; see `cdc-lake seek`.",
+        "`{partition: offset}`. It has no effect after the first batch; see `cdc-lake seek`.",
     )
     max_records_per_batch: int = Field(
         default=1_000_000,
         gt=0,
-        description="Limits the records per batch. Bronze takes a whole file of `files.root`, and silver a whole batch "
-        "of bronze, even if it has more.",
+        description="Limits the records per batch. A file of `files.root` and, in silver, a bronze batch is never "
+        "split, even if it has more.",
     )
     max_batch_bytes: int | None = Field(
         default=None,
         gt=0,
-        description="Limits the bytes of keys, values and headers per batch (whole bronze batches in silver), unless "
-        "one record has more. Without it: an eighth of the heap of the driver or of an executor (the smaller one), "
-        "divided by the tables in parallel.",
+        description="Limits the bytes of keys, values and headers per batch. A larger record and, in silver, a larger "
+        "bronze batch is processed alone. Without it: an eighth of the heap of the driver or of an executor (the "
+        "smaller one), divided by the tables in parallel.",
     )
     min_batch_bytes: int = Field(
         default=0,
@@ -81,7 +81,8 @@ class KeyConfig(Model):
         default=(), description="Lists files of the keys' Avro schemas, for `bare` and `single-object`."
     )
     columns: tuple[str, ...] = Field(
-        default=(), description="Names the key's columns if keys are `string` or `csv`; `value.columns` has the types."
+        default=(),
+        description="Names the key's columns if keys are `string` or `csv`; set their types in `value.columns`.",
     )
 
 
@@ -102,7 +103,7 @@ class ValueConfig(Model):
 
 
 class EnvelopeConfig(Model):
-    """What the connector and its transforms write around a row."""
+    """The fields and names that the connector and its transforms add to a row."""
 
     add_fields_prefix: str = Field(default="__", description="Names the unwrap transform's `add.fields.prefix`.")
     add_fields_renamed: dict[str, str] = Field(
@@ -116,7 +117,7 @@ class EnvelopeConfig(Model):
     null_means_unchanged: tuple[str, ...] = Field(
         default=(),
         description='Lists columns whose null in an update means "unchanged", for types without a placeholder. If '
-        "`before` has a value, the null is a value.",
+        "`before` has a value, the column was set to null.",
     )
     record_names: tuple[str, ...] = Field(
         default=(), description="Lists globs of the Avro record names, if they differ from the topic."
@@ -132,7 +133,7 @@ class MergeConfig(Model):
     )
     keys: tuple[str, ...] = Field(
         default=(),
-        description="Lists the columns of the row that form the key, if Kafka's key does not. Kafka's key is ignored.",
+        description="Lists the columns of the row that form the primary key. Kafka's key is then ignored.",
     )
     sequence_by: str | None = Field(
         default=None,
@@ -172,11 +173,11 @@ class DeletesConfig(Model):
     )
     truncates: Literal["as_deletes", "hard", "soft", "refuse"] = Field(
         default="as_deletes",
-        description="Sets how to apply TRUNCATE: as `deletes.mode` says, `hard`, `soft`, or `refuse` (exit 2).",
+        description="Sets how to apply TRUNCATE: like deletes (`deletes.mode`), `hard`, `soft`, or `refuse` (exit 2).",
     )
     across_partitions: bool = Field(
         default=False,
-        description="Applies TRUNCATE in topics with several partitions too, where only Kafka's time orders it.",
+        description="Also applies TRUNCATE in topics with several partitions, where only Kafka's timestamps order it.",
     )
     missing_after_snapshot: bool = Field(
         default=False, description="Deletes rows that a completed snapshot of the whole table lacks."
@@ -196,10 +197,10 @@ class SchemaConfig(Model):
         "puts values of an incompatible type into a variant column. `add_only` adds columns and stops at other "
         "changes. `freeze` stops at any change.",
     )
-    exclude: tuple[str, ...] = Field(default=(), description="Leaves these columns of the source out of silver.")
+    exclude: tuple[str, ...] = Field(default=(), description="Excludes these source columns from silver.")
     rename: dict[str, str] = Field(
         default_factory=dict,
-        description="Renames columns: silver's name by the source's. Several columns may become one over time.",
+        description="Renames columns: silver's name by the source's. Columns may share a name at different times.",
     )
     cast: dict[str, str] = Field(
         default_factory=dict,
@@ -214,7 +215,7 @@ class Expectation(Model):
     holds: str = Field(description="States the SQL condition. A row meets it unless the result is false.")
     on_fail: Literal["warn", "reject", "stop"] = Field(
         default="warn",
-        description="Sets what to do with a row that fails: `warn` counts it, `reject` leaves it out of silver, `stop` "
+        description="Sets what to do with a row that fails: `warn` counts it, `reject` excludes it from silver, `stop` "
         "aborts the commit (exit 30).",
     )
 
@@ -238,12 +239,12 @@ class QualityConfig(Model):
     )
     max_quarantined: Limit = Field(
         default="100%",
-        description="Ends the run with exit 30 after the commit if it quarantines more than this number or share of "
-        "its records.",
+        description="Ends the run with exit 30 after the commit if it quarantines more than this number or percentage "
+        "of its records.",
     )
     on_unusable_records: Literal["stop", "warn"] = Field(
         default="stop",
-        description="Sets how a run ends that could use none of a table's records: `stop` (exit 30 after the commit; "
+        description="Sets how a run ends if none of a table's records are usable: `stop` (exit 30 after the commit; "
         "with `--continuous` only a warning) or `warn`.",
     )
 
@@ -256,7 +257,7 @@ class TableConfig(Model):
     storage: tuple[StorageConfig, ...] = Field(
         default=(StorageConfig(),),
         min_length=1,
-        description="Lists what to store silver as: one table, or several with the same rows. Gold reads the first.",
+        description="Lists the tables that store silver: one, or several with the same rows. Gold reads the first.",
     )
     read: ReadConfig = ReadConfig()
     key: KeyConfig = KeyConfig()
@@ -271,7 +272,7 @@ class TableConfig(Model):
     def _each_once(self) -> Self:
         kinds = [table.kind for table in self.storage]
         if len(set(kinds)) < len(kinds):
-            raise ValueError("`storage` names the same format and type twice")
+            raise ValueError("two entries of `storage` have the same format and type")
         if self.merge.keys and (self.key.columns or self.key.schemas):
             raise ValueError("`merge.keys` takes the key from the row; remove `key.columns` and `key.schemas`")
         if len({one.name for one in self.quality.expectations}) < len(self.quality.expectations):
@@ -280,7 +281,7 @@ class TableConfig(Model):
 
     @property
     def log_may_reset(self) -> bool:
-        """Whether the user expects the source's positions to go back."""
+        """Whether the source's log positions may go back."""
         return self.read.on_log_reset == "warn"
 
     @property
@@ -290,11 +291,11 @@ class TableConfig(Model):
 
     @property
     def key_of_rows(self) -> tuple[str, ...] | None:
-        """The columns of the row that make its key; empty where Kafka's key does, none where rows have no key."""
+        """The columns of the row that form its key; empty if Kafka's key is used, None if rows have no key."""
         return None if self.merge.mode == "append" else self.merge.keys
 
     def wire(self, side: Literal["key", "value"]) -> KeyConfig | ValueConfig:
-        """How to decode the records' keys, or their values."""
+        """The settings for decoding keys, or values."""
         return self.key if side == "key" else self.value
 
     def check(self, topic: str) -> None:
@@ -307,7 +308,7 @@ class TableConfig(Model):
             if wire.wire_format in ("bare", "single-object") and not wire.schemas:
                 raise ConfigError(
                     f"{topic}: {side}.wire_format: {wire.wire_format}",
-                    "such records do not carry their schema, and the settings name none",
+                    "such records do not contain their schema, and the settings have none",
                     f"list the files of their Avro schemas in `{side}.schemas`",
                 )
         merge, is_append = self.merge, self.merge.mode == "append"
@@ -333,12 +334,14 @@ class TableConfig(Model):
             )
         if is_append and any(table.format != "delta" for table in self.storage):
             raise ConfigError(
-                f"{topic}: merge.mode: append", "such tables are stored in Delta", "correct `storage` of this table"
+                f"{topic}: merge.mode: append",
+                "append mode supports Delta only",
+                "set `storage` of this table to Delta",
             )
         if self.value.wire_format in ("csv", "string") and not self.value.columns:
             raise ConfigError(
                 f"{topic}: value.wire_format: {self.value.wire_format}",
-                "such records do not name their columns, and the settings name none",
+                "such records do not contain column names, and the settings have none",
                 "list them with their types in `value.columns`, in the order of the text",
             )
         for name in (*merge.keys, *([merge.sequence_by] if merge.sequence_by else ())):

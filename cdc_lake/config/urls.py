@@ -1,4 +1,4 @@
-"""Addresses of servers, of which some are refused."""
+"""Server addresses, and the check that rejects unsafe ones."""
 
 import socket
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator
 
 EMBEDDED = "embedded"
-"""As an address: the server of that kind that `cdc-lake stack up` started."""
+"""As an address: the matching server that `cdc-lake stack up` started."""
 
 
 _METADATA_HOSTS = frozenset(
@@ -20,11 +20,11 @@ _METADATA_HOSTS = frozenset(
 
 
 _METADATA_ADDRESSES = frozenset(map(ip_address, ("100.100.100.200", "192.0.0.192", "fd00:ec2::23", "fd00:ec2::254")))
-"""Of clouds whose metadata services are not link-local."""
+"""Addresses of cloud metadata services that are not link-local."""
 
 
 _HOLD_IPV4 = tuple(map(ip_network, ("::/96", "64:ff9b::/96")))
-"""Networks of IPv6 whose last 32 bits are an address of IPv4."""
+"""IPv6 networks whose last 32 bits are an IPv4 address."""
 
 
 def http_url(value: str) -> str:
@@ -32,16 +32,16 @@ def http_url(value: str) -> str:
     if url.scheme not in ("http", "https") or not url.hostname or "," in value:
         raise ValueError("write one address, `https://host` or `http://host:port`")
     if "@" in url.netloc:
-        raise ValueError("an address must not hold a user or a password: see `registry.auth`")
+        raise ValueError("an address must not contain a user or a password; set `registry.auth`")
     if url.query or url.fragment:
-        raise ValueError("an address ends with its path: leave out what follows `?` or `#`")
+        raise ValueError("an address must not have a query or a fragment; remove `?` or `#` and what follows")
     if _is_of_this_machine_only(url.hostname):
-        raise ValueError("a link-local address or a metadata service is a machine's own, such as its cloud credentials")
+        raise ValueError("link-local and metadata service addresses are not allowed; write the address of the server")
     return value
 
 
 def _is_of_this_machine_only(host: str) -> bool:
-    """Whether a host is link-local or a cloud's metadata service, in any way of writing that resolvers take."""
+    """Whether a host is link-local or a cloud's metadata service, in any notation that resolvers accept."""
     try:
         address = ip_address(host)
     except ValueError:

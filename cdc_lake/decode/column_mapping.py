@@ -54,7 +54,7 @@ class ColumnMapping:
         """The target columns of a schema's columns, and the types of their values.
 
         Args:
-            columns: of the source, name to Spark type.
+            columns: the columns of the source, name to Spark type.
 
         Raises:
             ConfigError: two of them have the same target.
@@ -76,7 +76,7 @@ class ColumnMapping:
         """Check that a table can have a schema's columns.
 
         Args:
-            columns: of the source, by name.
+            columns: the columns of the source, by name.
             in_hudi: whether it is a Hudi table.
 
         Raises:

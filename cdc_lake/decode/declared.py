@@ -10,7 +10,7 @@ _TYPE = "__debezium.source.column.type"
 
 
 def column_comments(text: str) -> dict[str, str]:
-    """The comments of a table's columns, by name, as far as they have any; otherwise the source's type if it is sent.
+    """The comments of a table's columns, by name; without a comment, the source's type if it is sent.
 
     Debezium sends comments with `include.schema.comments`, types with `column.propagate.source.type`.
 

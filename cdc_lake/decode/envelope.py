@@ -57,8 +57,8 @@ class MetadataNames:
     """The names of the fields that the unwrap transform adds.
 
     Attributes:
-        prefix: of each name (`add.fields.prefix`). If it is empty, a column may have such a name too, so `renamed` must
-            list the fields.
+        prefix: the prefix of each name (`add.fields.prefix`). If it is empty, a column may have such a name too, so
+            `renamed` must list the fields.
         renamed: pairs of a field and its custom name (`add.fields=op:action`): (`op`, `action`), …
     """
 
@@ -213,7 +213,7 @@ def is_cell(tree: Tree) -> bool:
 
 
 def is_partial_update(tree: Tree, decoded: Column) -> Column | None:
-    """Whether a decoded update leaves out columns that did not change, boolean; none if the schema has no such updates.
+    """Whether a decoded update omits columns that did not change, boolean; none if the schema has no such updates.
 
     Spanner's do, unless the change stream captures new rows.
     """

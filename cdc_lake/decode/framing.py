@@ -72,7 +72,7 @@ def framing(
         data: the key or the value.
         configured: the frame set for the table, or `auto`.
         declared: the columns in the settings. If `payload` is one of them, it does not wrap a value.
-        of_files: whether the records come from files. Only then is our own header used: in Kafka it is someone else's.
+        of_files: whether the records come from files. cdc_lake's header is ignored in Kafka, where others may send it.
     """
     magic = {name: F.startswith(data, F.lit(start)) for name, start in _MAGIC.items()}
     is_long_id = F.startswith(data, F.lit(bytes(5))) & (F.length(data) >= _BODY_STARTS[ID8] - 1)
@@ -92,8 +92,8 @@ def reference(data: Column, headers: Column, side: Side, frame: Column, frames: 
 
     Kinds: `id4`, `id8` and `ext-json`, a registry's number in hexadecimal digits; `contentId`, `globalId`,
     `contentHash`, `artifact` (group, artifact and version, each percent-encoded), from Apicurio's headers; `guid`;
-    `glue`; `crc`, an Avro fingerprint; `file`, one of ours; `declared`. JSON contains its schema's reference, see
-    `decode.json`.
+    `glue`; `crc`, an Avro fingerprint; `file`, a header of cdc_lake; `declared`. JSON contains its schema's reference,
+    see `decode.json`.
 
     Args:
         data: the key or the value.

@@ -9,7 +9,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 NO_TIMESTAMP_MS = -1
-"""As in Kafka: of a record without a timestamp, or with one that Spark cannot hold."""
+"""Kafka's value for records without a timestamp; also used for timestamps that Spark cannot represent."""
 
 
 class Identity(BaseModel):

@@ -79,7 +79,7 @@ def reference(text: Column, side: Side, *, plain: bool, declared: Collection[str
         found = F.concat(F.lit(f"{PLAIN_REFERENCE}:{KEY}:"), F.to_json(F.array_sort(names)))
         return by_schema.when(names.isNotNull(), found)
     source = F.get_json_object(text, "$.source")
-    # A producer may leave out nulls, and so both rows. A table may have columns called `op` and `source`.
+    # A producer may omit nulls, and so both rows. A table may have columns called `op` and `source`.
     is_envelope = (
         F.array_contains(names, "op")
         & source.startswith("{")
@@ -270,7 +270,7 @@ def plain_tree(shape: str, names: Sequence[str], declared: Mapping[str, str]) ->
 
     Args:
         shape: key, flat, envelope or document; see `reference`.
-        names: of the row's fields.
+        names: the names of the row's fields.
         declared: types by name, as `value.columns` spells them; the others are text.
 
     Raises:

@@ -28,7 +28,7 @@ def key_tree_from_row(tree: Tree, columns: Sequence[str]) -> Tree:
     """The schema of a key that consists of columns of the row.
 
     Args:
-        tree: of the value.
+        tree: the tree of the value.
 
     Raises:
         SchemaError: the row has no such column.

@@ -24,7 +24,7 @@ from cdc_lake.decode.trees import Tree
 
 _FORMAT = "cdc_lake.format"
 _OTHER_FORMAT = f'{{"{_FORMAT}":'
-"""How the text of a schema that is not Avro's begins; its other fields follow."""
+"""The beginning of the text of a schema that is not Avro."""
 _WHICH_TYPE = "struct<number: int, schema: string>"
 
 
@@ -33,10 +33,9 @@ class WriterSchema:
     """A schema that records were written with.
 
     Attributes:
-        text: self-contained. Avro as the registry returned it; for other formats see `schema_text`. Text from outside
-        that
-            should be Avro goes through `avro_schema`.
-        names: of the fields that the unwrap transform adds; the table's settings have them, not the text.
+        text: the complete schema: Avro as the registry returned it, or the result of `schema_text`. For Avro text from
+            outside, use `avro_schema`.
+        names: the names of the fields that the unwrap transform adds, from the table's settings.
     """
 
     text: str
@@ -49,20 +48,20 @@ class WriterSchema:
 
     @cached_property
     def _other(self) -> Mapping[str, Any] | None:
-        """What the text says when it is not Avro's."""
+        """The fields of the text if the schema is not Avro; else None."""
         if not self.text.startswith(_OTHER_FORMAT):
             return None
         fields: Mapping[str, Any] = json.loads(self.text)
         return fields
 
     def of_table(self, settings: TableConfig) -> "WriterSchema":
-        """A value's schema with the metadata field names of a table, which its transform may have renamed."""
+        """This schema with the metadata field names of a table, which its unwrap transform may rename."""
         renamed = tuple(sorted(settings.envelope.add_fields_renamed.items()))
         return replace(self, names=MetadataNames(settings.envelope.add_fields_prefix, renamed))
 
     @property
     def format(self) -> str:
-        """`avro`, or the kind given to `schema_text`."""
+        """`avro`, or the `kind` passed to `schema_text`."""
         return "avro" if self._other is None else str(self._other[_FORMAT])
 
     @cached_property
@@ -79,12 +78,12 @@ class WriterSchema:
 
     @property
     def shape(self) -> Shape:
-        """The shape of its records, if they are values."""
+        """The shape of the values that have this schema."""
         return shape_of(self.tree)
 
 
 def schema_text(kind: str, **fields: Any) -> str:
-    """The text of a schema that is not Avro's; the same for the same arguments.
+    """The text of a schema that is not Avro; equal for equal arguments.
 
     Args:
         kind: connect, kconnect and json-schema (`schema`, a text), json (`shape`, `names`, `columns`), csv and string
@@ -95,9 +94,7 @@ def schema_text(kind: str, **fields: Any) -> str:
 
 
 def avro_schema(text: str) -> WriterSchema:
-    """The schema of a text from outside that should be Avro: never one of another format, even if the text claims
-    it.
-    """
+    """The Avro schema of a text from outside; refused if the text claims to be of another format."""
     try:
         text.encode("utf-8")
         why = f"it has the key `{_FORMAT}`, which is cdc_lake's own" if text.startswith(_OTHER_FORMAT) else None
@@ -156,7 +153,7 @@ class DecodedLayouts:
     schema: Column
 
     def chosen(self, made: Callable[[DecodedLayout], Column | None]) -> Column:
-        """For each record, the column built for its layout; null for a record of none, or if none was built."""
+        """For each record, the column built for its layout; null without a layout or a column."""
         found = None
         for number, one in enumerate(self.each):
             column = made(one)
@@ -219,7 +216,7 @@ def with_decoded_keys(
 
 @lru_cache(maxsize=128)
 def spark_refusal(schema: WriterSchema, spark: SparkSession) -> str | None:
-    """Why Spark's Avro reader rejects a schema, string; none if it does not. No job runs."""
+    """Why Spark's Avro reader rejects a schema; None if it accepts it. Runs no Spark job."""
     if schema.format != "avro":
         return None
     try:
@@ -238,7 +235,7 @@ def by_name(found: Mapping[str, Any], named: Column, kind: str) -> Column:
 
 
 def layout(kind: str, whole: Tree, tree: Tree) -> tuple[str, str, str]:
-    """What schemas have in common that are decoded as one.
+    """The key by which schemas are grouped, to be decoded together.
 
     Equal layouts may have different meanings: those are in Connect's names, which the tree contains.
 
@@ -250,7 +247,7 @@ def layout(kind: str, whole: Tree, tree: Tree) -> tuple[str, str, str]:
 
 
 def _joined(trees: Mapping[WriterSchema, Tree], column_of: Callable[[str], str | None]) -> dict[WriterSchema, Tree]:
-    """Join the trees of JSON without a schema where one layout reads the records of several."""
+    """Merge layouts of JSON without a schema, if one layout can read the records of several."""
     unions: list[tuple[Tree, list[WriterSchema]]] = []
     for writer, tree in trees.items():
         for number, (union, writers) in enumerate(unions):

@@ -71,7 +71,7 @@ def full_name(content: Mapping[str, Any], namespace: str) -> str:
 
     Args:
         content: the type in a schema text.
-        namespace: of the types around it.
+        namespace: the namespace of the types around it.
     """
     name: str = content["name"]
     if "." in name:
@@ -84,7 +84,7 @@ def resolved_name(name: str, namespace: str, known: Mapping[str, Any]) -> str:
     """The full name that a reference to a type means; the name itself if it is not known.
 
     Args:
-        namespace: of the types around the reference.
+        namespace: the namespace of the types around the reference.
         known: the types by full name.
     """
     return f"{namespace}.{name}" if namespace and "." not in name and f"{namespace}.{name}" in known else name

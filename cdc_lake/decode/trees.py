@@ -85,7 +85,7 @@ def differences(before: Tree, after: Tree, where: str = "") -> list[str]:
         for name in old | new:
             path = f"{where}.{name}" if where else name
             if name not in new:
-                found.append(f"`{path}` is gone")
+                found.append(f"`{path}` was removed")
             elif name not in old:
                 found.append(f"`{path}` is new, {type_name(new[name])}")
             else:

@@ -20,9 +20,9 @@ NUMBER = r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,9})?$"
 MAX_DIGITS = 1_000
 """The largest precision, and the largest scale, that Postgres lets a `numeric` declare."""
 _MAX_BYTES = 416
-"""Of a whole number of so many digits."""
+"""The size of a whole number with `MAX_DIGITS` digits."""
 _MAX_BYTES_OF_NEGATIVE_SCALE = 1266
-"""Of one with 2048 digits more: Debezium sends a negative scale of Postgres as 2048 more, and so many zeros."""
+"""The size with 2048 digits more: Debezium sends a negative scale of Postgres as 2048 more, and as many zeros."""
 _BASE, _BASE_DIGITS = 10**14, 14
 """The largest limb, so that limb * 2^16 fits a bigint."""
 _LARGEST_SCALE = 20_000
@@ -45,7 +45,7 @@ def is_too_long(unscaled: Column, scale: int = 0) -> Column:
     """Whether a number has too many digits to write out; null for null.
 
     Args:
-        scale: of all numbers of the column, if they share one.
+        scale: the scale of all numbers of the column, if they share one.
     """
     return F.length(unscaled) > (_MAX_BYTES if scale <= MAX_DIGITS else _MAX_BYTES_OF_NEGATIVE_SCALE)
 
@@ -60,13 +60,13 @@ def decimal_of_bytes(unscaled: Column, scale: int) -> Column:
 
 
 def decimal_of_text(text: Column, precision: int, scale: int) -> Column:
-    """A decimal from a number's text; null if it is no number, or loses a digit."""
+    """A decimal from a number's text; null if it is not a number, or loses a digit."""
     # Shifting the point of a number with a huge exponent would fill the memory, so digits are counted in the text.
     return F.when(_fraction_digits(text) <= scale, text.cast(f"decimal({precision},{scale})"))
 
 
 def text_with_scale(text: Column, scale: int) -> Column:
-    """A number's text as `plain_text` writes it; null if it is no number, loses a digit, or has too many."""
+    """A number's text as `plain_text` writes it; null if it is not a number, loses a digit, or has too many."""
     all_digits = F.concat(F.regexp_extract(text, r"^[-+]?(\d*)", 1), _sent_fraction(text))
     digits = F.translate(F.ltrim(F.translate(all_digits, "0", " ")), " ", "0")
     zeros = F.lit(scale) - _fraction_digits(text)
@@ -79,7 +79,7 @@ def text_with_scale(text: Column, scale: int) -> Column:
 
 
 def _fraction_digits(text: Column) -> Column:
-    """How many digits after the point a number needs, int; negative for 1E3, null for a text that is no number."""
+    """How many digits after the point a number needs, int; negative for 1E3, null for a text that is not a number."""
     exponent = F.coalesce(F.regexp_extract(text, r"[eE]([-+]?\d+)$", 1).cast("int"), F.lit(0))
     return F.when(text.rlike(NUMBER), F.length(_sent_fraction(text)) - exponent)
 

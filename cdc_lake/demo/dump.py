@@ -33,7 +33,7 @@ class LoadedDump(NamedTuple):
     """The result of loading dumps.
 
     Attributes:
-        dsn: of the new database.
+        dsn: the address of the new database.
         skipped: Postgres's errors of failed statements -> their numbers.
     """
 

@@ -130,7 +130,7 @@ class ContinuousJob:
 
     Args:
         layer: its layer.
-        command, environment: of its process. It prints a report, a line of JSON, for each run that found new data.
+        command, environment: the process, which prints a report, a line of JSON, for each run that found new data.
         count: called with each report.
 
     Attributes:

@@ -28,7 +28,7 @@ def prove(
 
     Args:
         source: the database, which does not change any more.
-        addresses: of the servers.
+        addresses: the addresses of the servers.
         lake: local folder of the lake.
         seconds: topic or model that jobs have processed -> time that they spent on it.
         result: receives the results, differences and counts.

@@ -62,7 +62,7 @@ class RecordedTopic:
     """A recorded topic instead of Kafka; see `cdc_lake.sources.logs.TopicSource`.
 
     Args:
-        records: of one partition, in order.
+        records: the records of one partition, in order.
     """
 
     name = "a recorded topic"
@@ -139,12 +139,12 @@ class Recording:
     """The content of a recording.
 
     Attributes:
-        records: of the topic.
+        records: the records of the topic.
         snapshot: how many of them the snapshot sent.
         schemas: see `RecordedRegistry`.
-        story_key: a film with a long story, of which the replayed and the broken record are.
+        story_key: a film with a long story, which includes the replayed and the broken record.
         catalogue: the table's columns, as `comparer.CATALOGUE` returns them.
-        rows: the table's rows at the end, each a JSON array that Postgres wrote of what the comparer reads.
+        rows: the table's rows at the end, each as a JSON array from Postgres with the columns that the comparer reads.
         gold: the rows of the model, each a JSON object that Postgres computed and wrote.
     """
 
@@ -180,11 +180,11 @@ class RecordedResult:
     """The result of the demo.
 
     Attributes:
-        records: of the topic.
-        bronze_rows: of which `quarantined` are quarantined.
+        records: the records of the topic.
+        bronze_rows: the number of bronze rows, of which `quarantined` are quarantined.
         silver_rows: without deleted ones.
-        source_rows: that Postgres had at the end.
-        gold_rows: of the model.
+        source_rows: the number of rows in Postgres at the end.
+        gold_rows: the number of rows of the model.
         differences: layer -> records that bronze lacks, has twice or with other bytes; differing rows or cells of
             silver; rows of gold that only one of both has.
         samples: the first differences of silver.
@@ -302,7 +302,7 @@ def _rows(report: Report) -> Mapping[str, int]:
 
 
 def prove(recording: Recording, lake: Path, result: RecordedResult) -> str:
-    """Compare the lake with the recording, add the outcome to the result, and return it in words.
+    """Compare the lake with the recording, add the outcome to the result, and return a description.
 
     It reads the lake with delta-rs. What it expects are the recorded bytes, and what Postgres wrote.
     """

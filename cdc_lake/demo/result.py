@@ -13,7 +13,7 @@ class Step:
     """A step of the demo.
 
     Attributes:
-        name: of the step.
+        name: the name of the step.
         text: what it does; at its end, what it did.
         seconds: how long it took, once it has ended.
     """
@@ -45,7 +45,7 @@ class TableResult:
         events: records in the topic.
         differences: differing rows or cells of silver, records that bronze lacks or has twice, and those that it
             quarantined although they decode, or did not quarantine although they do not.
-        losses: known kind of loss before Kafka -> number of cells that differ because of it. They are no differences.
+        losses: known kind of loss before Kafka -> number of cells that differ because of it. They are not differences.
         seconds: time that the bronze and silver jobs spent on the table.
     """
 
@@ -86,7 +86,7 @@ class DemoResult:
         source: name of the database, and prefix of the topics.
         left_out: table that was not replicated -> the reason.
         skipped: error of a statement of the dump that failed -> how often it occurred.
-        differences: of all tables and models.
+        differences: the differences of all tables and models.
         samples: the first differences of each table, one text each.
         transactions: transactions that the workload committed.
         example: the key of a film with several updates, one of which arrived twice; only of the small sample.

@@ -46,8 +46,8 @@ class Source:
     """A source database and its workload.
 
     Attributes:
-        name: of the database and the connector; also the topics' prefix.
-        dsn: of the database.
+        name: the name of the database and the connector; also the topics' prefix.
+        dsn: the address of the database.
         pattern: a glob that matches its topics.
         tables: the replicated tables.
         left_out: other table -> why it is not replicated.

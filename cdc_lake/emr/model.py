@@ -43,7 +43,7 @@ class Submission:
         role: its IAM role; none if the settings have none for the layer.
         jars: AWS's own and the package's.
         archives: URLs to unpack in the working directory, each followed by `#` and the folder's name.
-        settings: of Spark.
+        settings: the settings of Spark.
         variables: environment variables of the driver.
     """
 

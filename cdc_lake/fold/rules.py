@@ -75,7 +75,7 @@ class State:
         is_live: whether that row is not deleted.
         op, applied_at: the last applied event.
         seen_at: the last processed event, applied or not.
-        order: of the last applied streaming event; none after an unpaired tombstone.
+        order: the order of the last applied streaming event; none after an unpaired tombstone.
         values: the values sent in this lifetime, or in the last one if the row is deleted.
         moved_by: the key change that began this lifetime.
         read_at: the position at which a snapshot read the row, if that was the last applied event.

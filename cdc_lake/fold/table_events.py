@@ -85,7 +85,7 @@ def table_events(
     """Process the whole-table events of a range of the log.
 
     Args:
-        truncates, markers: of the range, in any order.
+        truncates, markers: the range's events, in any order.
         earlier: all marks that were read before, needed only if some of `markers` may be before them in the log.
         before: the state stored before the range.
     """

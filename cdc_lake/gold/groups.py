@@ -129,7 +129,7 @@ class Groups:
     Attributes:
         rows: their columns, in the types of the model's result.
         names: the columns.
-        number: of groups.
+        number: the number of groups.
     """
 
     rows: DataFrame

@@ -44,7 +44,7 @@ def run_gold(
     Raises:
         UnknownTableError: a name or glob matches no model.
         ModelError: the header of one of them is wrong.
-        ConfigError: a setting lacks another one that it needs.
+        ConfigError: a setting requires another setting.
         InstallationError: the installed packages cannot start Spark.
     """
     scheduler = scheduler or TableScheduler(spark=spark)
@@ -164,7 +164,7 @@ def _progress(gold: Table[GoldProgress], done: TableReport) -> GoldProgress | No
         return gold.progress()
     except NoProgressError as error:
         done.warn(f"{error.what}; the table is rebuilt")
-        return GoldProgress(run_id="", commit=gold.version() + 1)  # none of our commits has a higher number
+        return GoldProgress(run_id="", commit=gold.version() + 1)  # no commit of cdc_lake has a higher number
 
 
 def _sources(run: ModelRun) -> dict[str, Source]:

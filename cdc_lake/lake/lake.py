@@ -1,4 +1,4 @@
-"""The lake: every table, and the path of everything in it."""
+"""The lake: its tables, and all paths in it."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,12 +35,12 @@ def is_table_name(topic: str) -> bool:
 
 @dataclass(frozen=True)
 class SilverTarget:
-    """One of the tables that a topic's silver is stored in.
+    """One of the silver tables of a topic.
 
     Attributes:
-        name: the topic's; for all but the first table followed by its storage, `<topic>@hudi_mor`.
+        name: the topic's name; all tables but the first append their storage, `<topic>@hudi_mor`.
         storage: its format, type and partitions.
-        path, side: its folder, and its side table's.
+        path, side: the folders of the table and of its side table.
     """
 
     name: str
@@ -58,17 +58,17 @@ class SilverTarget:
         return SideTable(spark, self.side)
 
     def newest(self, files: Files) -> Newest[SilverProgress] | None:
-        """Its newest commit, read without Spark; see `newest_commit`."""
+        """The table's newest commit, read without Spark; see `newest_commit`."""
         return newest_commit(files, self.path, self.storage.format, SilverProgress)
 
 
 @dataclass(frozen=True)
 class Lake:
-    """A lake. Nothing else builds a path in it.
+    """A lake. Only this class builds paths in it.
 
     Attributes:
         root: a folder or a URL.
-        storage_of: how a topic's silver is stored: one entry per table, in the order of the settings.
+        storage_of: returns a topic's silver storage: one entry per table, in the order of the settings.
     """
 
     root: str
@@ -85,7 +85,9 @@ class Lake:
         layer = f"{layer}_{kind}" if kind else layer
         if not is_table_name(topic):
             raise ConfigError(
-                topic, "this is not a topic name of letters, digits, `_`, `-` between dots", "see --table"
+                topic,
+                "this is not a topic name: parts of letters, digits, `_` and `-`, separated by dots",
+                "see --table",
             )
         return f"{self.folder(layer)}/{topic.replace('.', '/')}"
 
@@ -99,7 +101,7 @@ class Lake:
         return f"{self.root}/_runs"
 
     def catalog_mark(self, layer: str, table: str = "") -> str:
-        """The file that marks a table as not yet up to date in the catalog; without a table, the folder of these."""
+        """The file that marks a table's catalog entry as not up to date; without a table, the folder of these files."""
         return f"{self.root}/_catalog/{layer}/{table}".rstrip("/")
 
     def bronze(self, spark: SparkSession, topic: str) -> BronzeTable:
@@ -112,7 +114,7 @@ class Lake:
         return newest_commit(files, self.path("bronze", topic), "delta", BronzeProgress)
 
     def silver(self, topic: str) -> list[SilverTarget]:
-        """The tables that a topic's silver is stored in, in the order of the settings."""
+        """The silver tables of a topic, in the order of the settings."""
         found = []
         for number, one in enumerate(self.storage_of(topic)):
             name = f"{topic}@{one.kind}" if number else topic
@@ -132,7 +134,7 @@ class Lake:
         return newest_commit(files, self.path("gold", model), stored_in.format, GoldProgress)
 
     def schema_files(self, files: Files, registry: Registry | None = None) -> SchemaFiles:
-        """The schemas that the lake keeps; with a registry also those that it knows."""
+        """The schemas in the lake; with a registry, also the registry's."""
         return SchemaFiles(files, self.root, registry)
 
     def lease(self, storage: Storage, layer: str, table: str, run_id: str, seconds: float) -> Lease:
@@ -154,13 +156,13 @@ class Lake:
         Names of gold's models have no dots, so their folders cannot nest.
 
         Raises:
-            ConfigError: it is, or the name has a segment that is a table's log folder.
+            ConfigError: it is, or a segment of the name is the name of a table's log folder.
         """
         path = self.path(layer, table)
         segments = table.partition("@")[0].split(".")
         if reserved := set(segments).intersection(TABLE_FOLDERS):
             raise ConfigError(
-                table, f"`{min(reserved)}` is the name of a table's log folder", "leave the topic out of --table"
+                table, f"`{min(reserved)}` is the name of a table's log folder", "remove the topic from --table"
             )
         for depth in range(1, len(segments)):
             outer = ".".join(segments[:depth])
@@ -169,7 +171,7 @@ class Lake:
 
 
 def missing_rows(bronze: BronzeTable, landed: BronzeProgress, version: int) -> str | None:
-    """Describe the rows that bronze landed and no longer has; none if it has all, or if the number is unknown.
+    """Describe how many rows bronze landed and no longer has; None if it has all, or the number is unknown.
 
     Args:
         bronze: the table.
@@ -189,7 +191,7 @@ def check_holds_no_tables(storage: Storage, path: str, table: str) -> None:
     """Check that the folder of a table does not contain other tables; see `Lake.check_is_in_no_table`.
 
     Args:
-        storage: of the lake.
+        storage: the lake's files.
         path: the table's folder.
         table: its name.
 
@@ -201,8 +203,8 @@ def check_holds_no_tables(storage: Storage, path: str, table: str) -> None:
 
 
 def _tables_below(storage: Storage, path: str) -> Iterator[str]:
-    """The names of the tables below a folder, relative to it. Only names that a topic's segment can have are read, so
-    that data files and partitions cost nothing.
+    """The names of the tables below a folder, relative to it. Names that a topic's segment cannot have are skipped, so
+    that data files and partitions are not listed.
     """
     for name in storage.names(path):
         if not _SEGMENT.fullmatch(name) or name in TABLE_FOLDERS:

@@ -2,7 +2,7 @@
 
 A lease is a sequence of numbered files in a folder. The newest file has the holder and the time of expiry. A run takes
 the lease by creating the file with the next number, which only one run can do. Numbers only increase, so a run that was
-suspended past its expiry sees that another has taken over.
+suspended past its expiry notices that another run has taken over.
 
 The protection differs by table format. Delta on a store that creates a file only once: the commit itself detects that
 another run has committed first (`cdc_lake.tables.delta`), so the lease only avoids wasted work. Delta on S3: concurrent
@@ -33,18 +33,18 @@ logger = logging.getLogger(__name__)
 
 _FILE = re.compile(r"(\d{12})\.json(\.\w+\.tmp)?")
 _RENEWALS = 3
-"""Renewals per duration of a lease, so that one or two failures do not lose it."""
+"""Renewals per duration of a lease, so that one or two failed renewals do not lose it."""
 
 
 class Holder(BaseModel):
-    """The holder of a lease: the content of a lease's file.
+    """The holder of a lease, as in the lease's file.
 
     Attributes:
         run_id: the run; empty if the file is not complete yet.
-        host: its host.
-        pid: its process id.
+        host: the run's host.
+        pid: the run's process id.
         pid_space: the boot id and PID namespace of `pid`; empty if unknown.
-        since_ms: start time by its host's clock.
+        since_ms: start time on the host's clock.
         until_ms: expiry unless renewed; 0 after release.
     """
 
@@ -160,7 +160,7 @@ class Lease:
         return self._newest_number() > self._number
 
     def _newest(self) -> tuple[int, Holder | None]:
-        """The newest number and its holder; 0 and none before the first lease."""
+        """The newest number and its holder; 0 and None before the first lease."""
         number = self._newest_number()
         if not number:
             return 0, None
@@ -169,7 +169,7 @@ class Lease:
             return number, Holder.model_validate_json(self._storage.first_line(file) or "")
         except ValidationError:
             modified_ms = self._storage.modified_ms(file)
-        if modified_ms is None:  # taken over and removed in this moment
+        if modified_ms is None:  # another run has just taken over and removed it
             return self._newest()
         # The file is being written; if its writer dies, the lease expires from its modification time.
         return number, Holder(since_ms=modified_ms, until_ms=modified_ms + int(self._seconds * 1000))
@@ -206,7 +206,7 @@ class Lease:
         return TableLockedError(
             self._table,
             f"it is being written by {holder or 'another run'}{until}",
-            "run again when that run has ended; if it was killed, when its lease has expired",
+            "run again when that run has ended or, if it was killed, when its lease has expired",
         )
 
 
@@ -216,7 +216,7 @@ def _message(error: Exception) -> str:
 
 
 def _pid_space() -> str:
-    """The scope of this process's PID: containers may share host names, and hosts the numbers of namespaces."""
+    """The scope of this process's PID. Containers may share host names, and hosts may share namespace numbers."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"

@@ -24,10 +24,10 @@ def silver_table(spark: SparkSession, path: str, wanted: StorageConfig) -> Table
     """Open a silver table by path.
 
     Args:
-        wanted: its settings.
+        wanted: the storage in the settings.
 
     Raises:
-        ConfigError: the folder has a table of another format or type, with other partitions, or of another program.
+        ConfigError: the folder has a table of another format, type or program, or with other partitions.
         InstallationError: it is a Hudi table, but this Spark has no Hudi.
         UnsupportedError: a newer Hudi release wrote it.
     """
@@ -42,7 +42,7 @@ def gold_table(spark: SparkSession, path: str, wanted: StorageConfig) -> Table[G
     """Open a gold table by path; see `silver_table`.
 
     Args:
-        wanted: the model's settings.
+        wanted: the storage in the model.
     """
     todo = "restore the model's `table` setting, or move the folder away: the gold job then rebuilds the table"
     return _table(spark, path, wanted, todo)

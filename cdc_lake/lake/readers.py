@@ -1,4 +1,4 @@
-"""Facts about tables, read from their files without Spark where these are certain, and with Spark otherwise."""
+"""Facts about tables, read from their files without Spark if possible, otherwise with Spark."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -21,15 +21,15 @@ T = TypeVar("T")
 
 _LOG_ORDER = ("batch", "log_ts", "partition", "offset")
 _NEAR_BATCHES = 16
-"""The latest value schema is searched in this many of bronze's latest batches first."""
+"""The latest value schema is first searched in this many of bronze's latest batches."""
 
 
 class NeedsSparkError(Exception):
-    """The files do not answer for certain: another program wrote the latest commit, or a file is damaged."""
+    """Only Spark can read the table: another program wrote the latest commit, or a file is damaged."""
 
 
 def without_spark(read: Callable[[], T]) -> tuple[T] | None:
-    """The result of `read` in a tuple; None if only Spark can read the table, or name what is wrong with it."""
+    """The result of `read` in a tuple; None if Spark must read the table, or report its damage."""
     try:
         return (read(),)
     except (NeedsSparkError, OSError, pa.ArrowInvalid, Py4JJavaError):
@@ -82,7 +82,7 @@ class Reader(Protocol):
 
 
 class FilesReader:
-    """Reads without Spark. Raises `NeedsSparkError` where the files do not answer for certain."""
+    """Reads without Spark. Raises `NeedsSparkError` if only Spark can."""
 
     def __init__(self, lake: Lake, files: Files) -> None:
         self._lake = lake
@@ -102,7 +102,7 @@ class FilesReader:
         return newest.progress if newest else None
 
     def columns(self, path: str, format: str, open: Callable[[SparkSession], Table[Any]]) -> Columns | None:
-        """See `Reader`. Hudi's commits have Avro types, which only Spark maps to columns."""
+        """See `Reader`. Hudi's commits have Avro types, which only Spark converts to column types."""
         schema = newest_schema(self._files, path) if format == "delta" else None
         if schema is None and self._files.holds(path, *TABLE_FOLDERS):
             raise NeedsSparkError
@@ -110,7 +110,7 @@ class FilesReader:
 
 
 class _RowsInFiles:
-    """Reads data files that their statistics do not rule out."""
+    """Reads data files, except those that their statistics exclude."""
 
     def __init__(self, files: Files, rows: Sequence[DataFile]) -> None:
         self._files = files

@@ -1,8 +1,8 @@
 """The lake's copies of the schemas of its records.
 
 `_schemas/<sha256>.avsc` has a schema's text; `_schemas/ids/<registry>/<kind>/<id>/<sha256>` records that an id has
-named it. Both are written once and never change, so runs do not conflict. Once a record is in bronze, reading it needs
-no registry.
+named it. Both are written once and never change, so runs do not conflict. Records in bronze are read without the
+registry.
 """
 
 import re
@@ -17,7 +17,7 @@ from cdc_lake.storage.files import Files
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 _EMBEDDED = "embedded"
-"""In place of a registry's name, for schemas embedded in records."""
+"""Used instead of a registry's name for schemas that records contain."""
 
 
 class SchemaFiles:
@@ -25,7 +25,7 @@ class SchemaFiles:
 
     Args:
         root: the lake's root.
-        registry: called once per id and run; none for readers of bronze and of files, which only use fingerprints.
+        registry: called once per id and run; None for readers of bronze and of files, which only use fingerprints.
     """
 
     def __init__(self, storage: Files, root: str, registry: Registry | None = None) -> None:
@@ -36,7 +36,7 @@ class SchemaFiles:
 
     @property
     def kinds(self) -> Sequence[str]:
-        """The kinds of id that a bare number in a frame may have."""
+        """The kinds of id that a number in a frame may be."""
         return self._registry.namespaces if self._registry else ()
 
     def by_fingerprint(self, fingerprint: str) -> WriterSchema:
@@ -123,10 +123,9 @@ class SchemaFiles:
             return False
 
     def check_has_content(self, asked: Collection[tuple[str, str]]) -> None:
-        """Check that the registry has any of the requested ids, or an id that it had before.
+        """Check that the registry has one of the requested ids, or one that it had before.
 
-        If it has others, an unknown id is a bad record. A registry that has none has lost its content, or is another
-        registry.
+        If so, the unknown ids are in bad records. Otherwise the registry has lost its content, or is another registry.
 
         Raises:
             InfrastructureError: it has none of them.
@@ -150,7 +149,7 @@ class SchemaFiles:
         return f"{self._folder}/{self._checked(fingerprint)}.avsc"
 
     def _checked(self, name: str) -> str:
-        """A name from a record or a listing, if it is a SHA-256; other names must not become paths."""
+        """Check that a name from a record or a listing is a SHA-256, because other names must not become paths."""
         if not _FINGERPRINT.fullmatch(name):
             raise DamagedFileError(f"{self._folder}/{name!r}", "the name of a schema file must be a SHA-256")
         return name

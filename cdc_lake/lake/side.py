@@ -1,7 +1,7 @@
 """The side table of a silver table: a Delta table with state that the fold needs and silver's rows do not have.
 
-Each commit of silver pins the version of the side table that belongs to it. Later versions are of runs that ended
-between both commits, and are ignored. So the two commits are atomic.
+Each commit of silver pins the version of the side table that belongs to it. Later versions are ignored: their runs
+ended between the two commits. So the two commits are atomic.
 """
 
 import uuid
@@ -42,7 +42,7 @@ class SideTable:
         self._table: DeltaLakeTable[SilverProgress] = DeltaLakeTable(spark, path)
 
     def read(self, pin: SidePin | None) -> DataFrame:
-        """The entries of a pinned version; none without a pin.
+        """The entries of a pinned version; empty without a pin.
 
         Raises:
             DamagedFileError: the pinned version is missing.
@@ -63,7 +63,7 @@ class SideTable:
         """Upsert and delete entries of the pinned version, in one commit.
 
         Args:
-            pin: the last commit's; none before the first entry.
+            pin: the pin of silver's last commit; None before the first entry.
             entries: `columns.SIDE` and `__delete` (whether to delete the entry), at most one row per (kind, id).
             at_ms: the current time in ms.
             memory_days: entries whose `at_ms` is older are deleted once a day, except those of rejected events.
@@ -100,8 +100,8 @@ class SideTable:
         """Remove files that are no longer needed by retained versions.
 
         Args:
-            pin: the last commit's. If there are later versions, nothing is removed: the pinned version is not the
-                newest then, so its files might be removed.
+            pin: the pin of silver's last commit. If there are later versions, nothing is removed, because files of the
+                pinned version might be.
 
         Returns:
             The number of bytes removed.
@@ -146,10 +146,10 @@ class SideTable:
         if newest < 0:
             raise self._lost("the table is missing")
         if self._table.id() != pin.id:
-            raise self._lost("the table is not the one that silver refers to")
+            raise self._lost("silver refers to another table")
         info = self._table.commit_info(pin.version)
         if info is not None and info.get("userMetadata") != pin.nonce:
-            raise self._lost(f"version {pin.version} is not the one that silver refers to")
+            raise self._lost(f"version {pin.version} is not the commit that silver refers to")
         return newest
 
     def _can_merge(self, pin: SidePin) -> bool:
@@ -164,9 +164,9 @@ class SideTable:
 
     @contextmanager
     def _committing(self) -> Iterator[str]:
-        """A context for a commit with a unique name, which tells it from another run's."""
+        """A context for a commit with a unique name, which distinguishes it from another run's."""
         commit = uuid.uuid4().hex
-        # The entries are computed already, so Delta need not materialize them.
+        # The entries are already computed, so Delta need not materialize them.
         settings = {USER_METADATA: commit, "merge.materializeSource": "none"}
         with committing(self._spark, self.path, settings, self._locked):
             yield commit

@@ -1,1 +1,1 @@
-"""The operator's commands, one module each."""
+"""The operator's commands, one per module."""

@@ -26,7 +26,7 @@ def run_maintain(
     layer: Layer = "silver",
     scheduler: TableScheduler | None = None,
 ) -> Report:
-    """Maintain a layer's tables, each under its lease: another run of a table exits with 40 meanwhile.
+    """Maintain a layer's tables, each under its lease, so that other runs of the table exit with 40.
 
     Args:
         tables: topic names or globs; for gold, names of models.
@@ -36,7 +36,7 @@ def run_maintain(
 
     Raises:
         UnknownTableError: a name or glob matches no table.
-        ConfigError: a setting lacks another one that it needs.
+        ConfigError: a setting requires another setting.
         InstallationError: Spark cannot start with the installed packages.
     """
     scheduler = scheduler or TableScheduler(spark=spark)
@@ -72,14 +72,14 @@ def _maintained_tables(run: OpenRun, layer: Layer, tables: Sequence[str]) -> Map
 
 
 def _open_gold(run: OpenRun, name: str, spark: SparkSession) -> Table[Any]:
-    stored_in = gold_storage(run.config.gold.models, name)  # only here, so that a missing model fails no other table
+    stored_in = gold_storage(run.config.gold.models, name)  # here, so that a missing model fails only its own table
     check_has_lease(run.config.lake.lease, name, stored_in)
     return run.lake.gold(spark, name, stored_in)
 
 
 @dataclass(frozen=True)
 class _Maintain(Work):
-    """The work on each table; only `process_next` knows how much there is to do."""
+    """The work on each table; the amount of work is not known in advance."""
 
     run: OpenRun
     tables: Mapping[str, _MaintainedTable]

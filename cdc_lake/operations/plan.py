@@ -39,7 +39,7 @@ class PlannedStep(BaseModel):
     """A schema change of silver.
 
     Attributes:
-        words: the change in words.
+        words: a description of the change.
         ddl: the change in SQL; None if no column changes.
         rewritten_bytes: size of the files that the change rewrites.
     """
@@ -53,12 +53,12 @@ class TablePlan(BaseModel):
     """What the next run of a layer would do to a table.
 
     Attributes:
-        what: the action in words, or `nothing`.
+        what: a description of the action, or `nothing`.
         why: the reasons for it.
         consumed_from, consumed_to: as in a report: bronze `{partition: offset}`, silver `{bronze: batch}`.
-        records: how many records the run would read. For bronze, a difference of offsets, which may have holes.
+        records: how many records the run would read. For bronze, a difference of offsets, some of which may not exist.
         steps: schema changes that these records cause in silver.
-        announced: schema changes that the latest registry schema would cause, whose records have not arrived.
+        announced: schema changes that the latest registry schema would cause, before its first records.
         refused: why the run would stop, or why the table's policy refuses an announced change.
         warnings: why silver's rows may differ from the source's.
         held_by: the run that holds the table's lease; until it ends, another run exits with 40.
@@ -85,7 +85,7 @@ class Plan(BaseModel):
         broker_error: why Kafka's offsets are unknown.
         registry_error: why the latest schemas are unknown.
         warnings: settings that cause problems, such as entries of `tables` that match no topic and no bronze table
-            (unknown if Kafka does not respond); and bronze tables that lack rows.
+            (unknown if Kafka does not respond); and bronze tables with missing rows.
     """
 
     tables: list[TablePlan] = []
@@ -171,12 +171,12 @@ class _TopicPlanner:
     topic: str
     settings: TableConfig
     newest: Version | None
-    """The latest schema of the topic's values; None if the registry has none or does not answer."""
+    """The latest schema of the topic's values; None if the registry has none or does not respond."""
 
     def bronze(self, log: TopicLog | None, source: TopicSource | None) -> TablePlan:
-        """What the bronze job would land."""
+        """The plan of the bronze job."""
         found = TablePlan(
-            table=self.topic, layer="bronze", what="unknown: Kafka does not answer, or does not have the topic"
+            table=self.topic, layer="bronze", what="unknown: Kafka does not respond, or does not have the topic"
         )
         storage = Storage(self.spark)
         table = self.lake.bronze(self.spark, self.topic)
@@ -216,13 +216,13 @@ class _TopicPlanner:
         return found
 
     def warnings(self) -> list[str]:
-        """What is wrong with the bronze table."""
+        """Warnings about the bronze table."""
         bronze = self.lake.bronze(self.spark, self.topic)
         hole = missing_rows(bronze, progress_of(bronze), bronze.version())
         return [f"{self.topic}: {hole}"] if hole else []
 
     def silver(self, target: SilverTarget) -> TablePlan:
-        """What the silver job would merge."""
+        """The plan of the silver job."""
         bronze, settings = self.lake.bronze(self.spark, self.topic), self.settings
         run, progress = read_only_run(self.lake, target, self.spark, bronze=bronze, settings=settings)
         run, landed = run.with_current_key(progress.key_from if progress else None), run.landed
@@ -259,10 +259,10 @@ class _TopicPlanner:
         return found
 
     def _announced(self, run: SilverRun, after: LayoutChange) -> LayoutChange:
-        """The columns that the latest registry schema would cause.
+        """The columns with the latest registry schema.
 
         Args:
-            after: the columns after bronze's records are merged.
+            after: the columns with bronze's records.
         """
         if self.newest is None:
             return replace(after, steps=())
@@ -286,13 +286,13 @@ def _planned_steps(run: SilverRun, after: LayoutChange) -> list[PlannedStep]:
 
 
 def _partial_rows(batch: Batch, schemas: BatchSchemas) -> list[str]:
-    """Warnings about updates that send null for columns that they leave alone."""
+    """Warnings about updates that send null for unchanged columns."""
     if batch.run.settings.envelope.null_means_unchanged:
         return []
     sources = [source_fields(one.tree) for one in schemas.values]
     advice = "set binlog_row_image=full on the database server, or list such columns in envelope.null_means_unchanged"
     if any("vgtid" in names for names in sources):
-        return [f"Vitess sends null for columns that the binlog leaves out; {advice}"]
+        return [f"Vitess sends null for columns that the binlog omits; {advice}"]
     if not any("server_id" in names for names in sources):
         return []
     keys = {name for tree in schemas.key_trees for name in key_fields(tree)}
@@ -305,7 +305,7 @@ def _partial_rows(batch: Batch, schemas: BatchSchemas) -> list[str]:
     )
 
     def is_bare(one: DecodedLayout) -> Column | None:
-        """Whether the row before the change has only its key; null if there is none."""
+        """Whether `before` has only the key's columns; null if there is no `before`."""
         others = [name for name in row_fields(one.tree) if name not in keys]
         if shape_of(one.tree) != "envelope" or "before" not in fields(one.tree) or not others:
             return None
@@ -313,7 +313,7 @@ def _partial_rows(batch: Batch, schemas: BatchSchemas) -> list[str]:
         return F.when(before.isNotNull(), reduce(and_, (before[name].isNull() for name in others)))
 
     if rows.agg(F.bool_and(layouts.chosen(is_bare).cast("boolean"))).collect()[0][0]:
-        return [f"the updates have only the key in `before`, so columns that they leave alone are null; {advice}"]
+        return [f"the updates have only the key in `before`, so unchanged columns are null; {advice}"]
     return []
 
 
@@ -333,7 +333,7 @@ def _order_by_time(batch: Batch) -> list[str]:
 
 
 def _describe_merge(batch: Batch, is_compared: bool) -> tuple[str, list[str]]:
-    """How silver would process a batch, and why."""
+    """How silver would process a batch, with the reasons."""
     counts, run = batch.counts, batch.run
     if not counts.total:
         return "advances", ["bronze's new batches contain no events"]
@@ -353,7 +353,7 @@ def _describe_merge(batch: Batch, is_compared: bool) -> tuple[str, list[str]]:
     if counts.truncates:
         why.append(f"{counts.truncates} truncates: every row of the table is read")
     if counts.markers and run.settings.deletes.missing_after_snapshot:
-        why.append("a snapshot began or ended: rows that it lacks are deleted")
+        why.append("a snapshot began or ended: rows that are not in it are deleted")
     if run.partitions > 1:
         why.append(f"{run.partitions} partitions: keys that changed partition are refolded from all of bronze")
     return "merges", why

@@ -33,7 +33,7 @@ COORDINATES = ("topic", "generation", "partition", "offset")
 REJECTED_STAGE = "expectation"
 """The stage of events that silver rejected."""
 NOT_DROPPABLE = "stays"
-"""Column: why a record cannot be dropped; null if it can."""
+"""The column with the reason why a record cannot be dropped; null if it can."""
 _OFFSET_RANGE = re.compile(r"(?:(\d+)/)?(\d+)[@:](\d+)(?:-(\d+))?")
 
 
@@ -65,9 +65,9 @@ class Selection:
     """Selects quarantined records; all conditions must hold.
 
     Attributes:
-        reasons: stages, codes and parts of messages; any of them matches.
+        reasons: stages, codes and parts of messages; one of them must match.
         since, until: when the record was written to Kafka, ISO text with a zone; `until` is excluded.
-        offsets: offset ranges; any of them matches.
+        offsets: offset ranges; one of them must match.
         dropped: select dropped records instead of quarantined ones.
 
     Raises:
@@ -140,7 +140,7 @@ def quarantined_rows(lake: Lake, topic: str, spark: SparkSession, *, dropped: bo
 
 
 def _rejected(lake: Lake, topic: str, spark: SparkSession, bronze: BronzeTable) -> DataFrame | None:
-    """The events that silver rejected and that were not replayed since; None if there are none.
+    """The events that silver rejected and that were not replayed; None if there are none.
 
     Columns out: `quarantined_rows`'s.
     """
@@ -164,7 +164,7 @@ def _rejected(lake: Lake, topic: str, spark: SparkSession, bronze: BronzeTable) 
     judged, took = [], F.lit(False)
     for number, entries in enumerate(verdicts):
         rows = rows.join(F.broadcast(entries), KAFKA, "left")
-        # One that was replayed since waits for silver's next run.
+        # A replayed event is checked again in silver's next run.
         has_judged, unmet = F.col("batch") <= reached[number], F.col(f"unmet_{number}")
         judged.append(F.when(has_judged, unmet))
         took = took | (has_judged & unmet.isNull())
@@ -190,7 +190,7 @@ class ReasonGroup(BaseModel):
     Attributes:
         reason: the message, which never contains values of records.
         first, last: when the oldest and the newest of them were written to Kafka.
-        example: the log position of the first, as `OffsetRange.parse` takes it.
+        example: the log position of the first, in the form of `OffsetRange.parse`.
     """
 
     table: str
@@ -207,7 +207,7 @@ class ListedRecord(BaseModel):
     """A quarantined record in a list.
 
     Attributes:
-        place: its log position, as `OffsetRange.parse` takes it.
+        place: its log position, in the form of `OffsetRange.parse`.
         written_at: when it was written to Kafka.
         batch: the bronze commit that landed it.
     """
@@ -225,9 +225,9 @@ class Listing(BaseModel):
     """Quarantined records.
 
     Attributes:
-        groups: by table and reason, the largest of a table first.
-        records: single records in log order, if the caller asked for them.
-        left_out: how many more groups, or records, there are.
+        groups: groups by table and reason, the largest of a table first.
+        records: single records in log order, with `each`.
+        left_out: how many groups or records are beyond the limit.
     """
 
     groups: list[ReasonGroup] = []

@@ -28,18 +28,18 @@ from cdc_lake.spark.session import build_session
 from cdc_lake.storage.hadoop import Storage
 
 _SHOWN_BYTES = 256
-"""Bytes of a key or a value that are shown."""
+"""How many bytes of a key or a value are shown."""
 _SHOWN_CHARACTERS = 200
-"""Characters of a column's or header's value that are shown."""
+"""How many characters of a column's or header's value are shown."""
 _SHOWN_TEXT = 1000
-"""Characters of a text body that are shown."""
+"""How many characters of a text body are shown."""
 
 
 class SchemaAttempt(BaseModel):
     """An attempt to read a key or a value with a schema.
 
     Attributes:
-        fingerprint: the schema's; its text is in `_schemas/<fingerprint>.avsc` of the lake.
+        fingerprint: the schema's fingerprint; its text is in `_schemas/<fingerprint>.avsc` of the lake.
         name: the name of the Avro record.
         fields: the values read before the failure, by path, as Avro stores them.
         stops_at: the field that cannot be read.
@@ -57,10 +57,10 @@ class KeyOrValue(BaseModel):
     """A key or a value.
 
     Attributes:
-        size: in bytes; null for no key or value.
+        size: the size in bytes; null without a key or value.
         head: the first 256 bytes, hexadecimal.
-        frame: how the bytes name their schema, see docs/explanation/bronze.md "Frames"; null if they do not.
-        reference: the schema that they name, in words.
+        frame: how the bytes name their schema (docs/explanation/bronze.md "Frames"); null if they do not.
+        reference: a description of the schema that they name.
         text: the body, if it is text.
         tried: the attempts with the schema that bronze used or, if it found none, with all schemas that the id has had
             in this lake.
@@ -166,7 +166,7 @@ def _body(side: Side, frames: set[str], settings: TableConfig) -> Column:
 def _typed_rows(
     lake: Lake, topic: str, settings: TableConfig, spark: SparkSession, rows: DataFrame
 ) -> Mapping[tuple[Any, ...], dict[str, str | None]]:
-    """By log position, the rows of events, as silver's expectations see them."""
+    """The rows of rejected events by log position, as silver's expectations check them."""
     if rows.isEmpty():
         return {}
     bronze, rows = lake.bronze(spark, topic), rows.select(*BRONZE)

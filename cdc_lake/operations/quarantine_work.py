@@ -1,4 +1,4 @@
-"""Shared by drop and replay: a commit to each bronze table that changes quarantined rows."""
+"""Changes quarantined rows in one commit to each bronze table, for drop and replay."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -64,7 +64,7 @@ class QuarantineWork(Work):
 
         Args:
             changes: `COORDINATES` and the changed columns.
-            progress: the table's progress before.
+            progress: the table's progress before the commit.
             following: fields of the progress that change.
         """
         sent = sent_after(self.run.config.dead_letter_topic(done.table), progress)

@@ -33,7 +33,7 @@ from cdc_lake.tables.progress import KeyFrom, SilverProgress
 
 _PLACE = ["topic", "generation", "partition", "offset"]
 _EXAMPLES = 10
-"""Keys of each kind of difference in the report."""
+"""Maximum number of keys in the report for each kind of difference."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class RebuildOptions:
     Attributes:
         until: use events up to this point (default: all).
         is_dry: report the differences and write nothing.
-        is_seeded: start from silver's rows, and keep those whose complete history bronze no longer has.
+        is_seeded: keep silver's rows whose complete history bronze no longer has.
         key: the new primary key, which must be that of the newest event; events up to the last one with another key
             are skipped. If empty, silver's key is used.
         accepts_loss: with `key`, drop rows that bronze has no complete event for.
-        is_preview: write nothing, and refuse what a rebuild would refuse.
+        is_preview: write nothing, but raise the errors of a rebuild.
         shown: the reports of a preview, by table. Only these tables are rebuilt, from the versions of bronze that the
-            preview compared. A table whose silver changed since is refused.
+            preview compared. If silver has changed since, the rebuild is refused.
     """
 
     until: SourceTime | Offset | None = None
@@ -81,7 +81,7 @@ def run_rebuild(
 
     Raises:
         UnknownTableError: a name or glob matches no table.
-        ConfigError: a setting lacks another one that it needs.
+        ConfigError: a setting requires another setting.
         InstallationError: Spark cannot start with the installed packages.
     """
     run, options = Run.begin(config, Report(layer="rebuild")), options or RebuildOptions()
@@ -165,12 +165,12 @@ class _Rebuild(Work):
 
 @dataclass(frozen=True)
 class _RebuiltTable:
-    """A silver table, folded from bronze.
+    """A silver table as folded from bronze.
 
     Attributes:
         before: the progress of the stored table; None if it does not exist.
         key_from: where the events of its primary key begin.
-        last: the last bronze batch of which all rows are included.
+        last: the last bronze batch whose rows are all included.
         rows: silver's columns and `__key`, persisted.
     """
 
@@ -228,12 +228,12 @@ class _RebuiltTable:
         Rows are matched by the new key, or by the old one if silver lacks a column of the new key.
 
         Args:
-            gone: the old keys of rows that were deleted since.
+            gone: the old keys of rows that were deleted before the key change.
 
         Raises:
-            DataLossError: it does not, and the options do not accept that.
+            DataLossError: an event is missing, and the options do not accept loss.
         """
-        assert self.before is not None, "without a table nothing can be missing"
+        assert self.before is not None, "a missing event implies that the table exists"
         old, there = list(self.before.keys), self.run.silver.read().columns
         rows = self.stored.where(~F.col(DELETED))
         if set(self.schemas.layout.keys) <= set(there):
@@ -263,7 +263,7 @@ class _RebuiltTable:
         run.done.warn(what)
 
     def compare(self) -> None:
-        """Count the rows that differ from the stored table, in any column but `__batch`, into the report."""
+        """Count the rows that differ from the stored table, ignoring `__batch`, and add the counts to the report."""
         stored = self.stored.drop(BATCH)
         now = self.rows.drop(BATCH)
         columns = StructType([*now.schema, *(field for field in stored.schema if field.name not in now.columns)])
@@ -318,7 +318,7 @@ def _check_history(run: SilverRun, schemas: BatchSchemas, there: DataFrame) -> N
     """Check that bronze has the complete history of each silver row.
 
     Raises:
-        DataLossError: bronze's first batches are gone, and with them the history of some rows.
+        DataLossError: bronze's first batches, with the history of some rows, were deleted.
     """
     ((first,),) = there.agg(F.min("first_batch")).collect()
     if first == 1:

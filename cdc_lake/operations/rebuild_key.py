@@ -1,4 +1,4 @@
-"""Finds where bronze's events begin to have another primary key, for a rebuild with that key."""
+"""Finds where bronze's events with a new primary key begin, for a rebuild with that key."""
 
 from collections.abc import Sequence
 
@@ -38,7 +38,7 @@ def find_key_change(run: SilverRun, key: Sequence[str]) -> KeyFrom:
         return KeyFrom(topic_id=topics[0], start={}, whole=landed.position)
     last = max(came[name] for name in others)
     behind = F.max(F.when(F.col(side).isin(others), F.col("offset") + 1))
-    # Partitions without such an event: what Kafka got later.
+    # In partitions without such an event: the records with a later timestamp.
     later = F.min(F.when(F.col("log_ts") >= last["log_ts"], F.col("offset")))
     of_topic = run.bronze.where(F.col("generation") == last["generation"])
     found = of_topic.groupBy("partition").agg(F.greatest(behind, later).alias("start")).collect()

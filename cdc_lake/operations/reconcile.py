@@ -24,7 +24,7 @@ from cdc_lake.silver.table_run import column_mapping, layout_of
 from cdc_lake.tables.contract import progress_of
 
 _MAX_RECHECKED_KEYS = 1_000
-"""At most this many keys are rechecked: their rows are in memory."""
+"""At most this many keys are rechecked, because their rows are in memory."""
 _RECHECK_SECONDS = 2.0
 
 
@@ -42,7 +42,7 @@ def run_reconcile(
     Args:
         tables: topic names or globs.
         spark: the session (default: a new one).
-        wait_seconds: how long to recheck keys that differ, until silver has the changes in flight.
+        wait_seconds: how long to recheck keys that differ, so that changes in flight can arrive.
         keys: how many differing keys of each table are in the report.
         scheduler: runs the work (default: a new one, in the calling thread).
 
@@ -65,8 +65,8 @@ class _Snapshot:
     """A table in the source and in silver, each at one point in time.
 
     Attributes:
-        columns: by name, why a column is not compared.
-        rows, version: those of silver.
+        columns: the columns that are not compared -> the reason.
+        rows, version: silver's rows and their version.
         source_lsn: `ReconcileResult.source_lsn` as a number.
     """
 
@@ -117,7 +117,7 @@ def _table_of(tables: Sequence[Table], topic: str, prefix: str) -> Table:
 
 @dataclass(frozen=True)
 class _Reconcile(Work):
-    """The work on each table; only `process_next` knows how much there is to do."""
+    """The work on each table; the amount of work is not known in advance."""
 
     run: Run
     targets: Mapping[str, SilverTarget]
@@ -191,7 +191,7 @@ class _Reconcile(Work):
         return found
 
     def _recheck(self, target: SilverTarget, spark: SparkSession, found: Differences, done: TableReport) -> Differences:
-        """Recheck the keys that differ until they are equal, or the time is over."""
+        """Recheck the keys that differ until they are equal or the time is up."""
         if found.counts.total() > len(found.first):
             done.warn(f"more keys differ than can be rechecked ({_MAX_RECHECKED_KEYS})")
             return found

@@ -1,4 +1,4 @@
-"""Replay quarantined records: decode them again, or check them again, at their log positions."""
+"""Replay quarantined records at their log positions: decode or check them again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ _DECIDED = (
     *("status", "error", "tombstone_of", "op", "source_ts_ms", "source_position", "position_domain"),
     *("snapshot", "transaction_id", "key_schema", "value_schema"),
 )
-"""Bronze columns that decoding fills in, with the names that `with_decision` gives them."""
+"""Bronze columns that decoding fills, with their names in the result of `with_decision`."""
 _MAX_REASONS = 5
-"""The report names this many reasons why records stay quarantined, the most frequent first."""
+"""How many reasons why records stay quarantined the report names, the most frequent first."""
 
 
 def replay_quarantined(
@@ -56,7 +56,7 @@ def replay_quarantined(
 
     Raises:
         UnknownTableError: a name or glob matches no bronze table.
-        InfrastructureError: the registry does not answer.
+        InfrastructureError: the registry does not respond.
         InstallationError: Spark cannot start with the installed packages.
     """
     report = Report(layer="bronze")
@@ -126,7 +126,7 @@ def _records(rows: DataFrame) -> DataFrame:
 
 
 def _with_outcome(records: DataFrame) -> DataFrame:
-    """Find out which decoded records are replayed.
+    """Decide which decoded records are replayed.
 
     A tombstone that was quarantined with the record right before it is replayed only with that record. With
     `merge.keys`, it needs no key of its own: its delete has it.
@@ -184,7 +184,7 @@ def _rechecked_rows(rejected: DataFrame, columns: Sequence[str], batch: int) -> 
 
 def _warn_remaining(done: TableReport, records: DataFrame) -> None:
     """Warn in the report why records stay quarantined. Columns in: `_with_outcome`'s."""
-    # The stored reason is more exact than that of decoding again.
+    # The stored reason is more precise than the new one.
     is_same = F.col("error").isNull() | (F.col("error.stage") == F.col("failed.stage"))
     reason = F.when(is_same, F.col("failed")).otherwise(F.col("error"))
     stay = records.where(~F.col("is_late")).select(reason.alias("why"), F.struct(*COORDINATES).alias("at"))

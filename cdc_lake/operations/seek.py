@@ -29,7 +29,7 @@ class OffsetChange(BaseModel):
     Attributes:
         offset: the next offset to read now.
         new_offset: the next offset to read after the change.
-        landed: how many of the records to read again are in bronze; they do not change.
+        landed: how many of the records to read again are already in bronze; they do not change.
     """
 
     table: str
@@ -42,7 +42,7 @@ class OffsetChange(BaseModel):
 def offset_changes(
     config: Config, tables: Sequence[str], to: StartPosition, spark: SparkSession, *, source: TopicSource | None = None
 ) -> list[OffsetChange]:
-    """What `seek` would do: the partitions whose next offset changes. Writes nothing.
+    """The partitions whose next offset `seek` would change. Writes nothing.
 
     Args:
         tables: topic names or globs.
@@ -53,7 +53,7 @@ def offset_changes(
         UnknownTableError: a name or glob matches no bronze table.
         ConfigError: a topic does not have the position.
         DataLossError: a topic was re-created, or lost records that bronze had read.
-        InfrastructureError: the source does not answer.
+        InfrastructureError: the source does not respond.
     """
     source, lake = source or open_source(config, lambda: spark), lake_of(config)
     topics = select_landed(lake, Storage(spark), tables)
@@ -69,7 +69,7 @@ def offset_changes(
             raise DataLossError(
                 topic,
                 "the topic was re-created, or lost the end of its log, since bronze read it",
-                f"record that first: `cdc-lake run bronze --table {topic} --accept-loss`",
+                f"record this loss first: `cdc-lake run bronze --table {topic} --accept-loss`",
             )
         found += _offset_changes(table, progress, log, offsets_of(to, log, source))
     return found
@@ -118,11 +118,9 @@ class _Seek(Work):
         changes = [change for change in self.changes if change.table == done.table]
         topic_id, position = list(progress.offsets.items())[-1]
         if any(position.get(change.partition, change.offset) != change.offset for change in changes):
-            raise ConfigError(
-                done.table, "bronze has read more since the consequences were shown", "run the command again"
-            )
+            raise ConfigError(done.table, "bronze has read more records since the preview", "run the command again")
         done.version_before = table.version()
-        # Lower offsets were read before, or are in a gap.
+        # Lower offsets were read earlier, or are in a gap.
         read = {change.partition: max(change.offset, progress.again.get(change.partition, 0)) for change in changes}
         again = {**progress.again, **read}
         to = {change.partition: change.new_offset for change in changes}

@@ -29,7 +29,7 @@ from cdc_lake.tables.progress import BronzeProgress
 
 _UNREADABLE = (IncompleteWriteError, DamagedFileError, PySparkException, Py4JJavaError)
 _MAX_REPORTS = 500
-"""The last run of a table is searched in this many of the latest reports."""
+"""How many of the latest reports are searched for the last run of a table."""
 
 
 class LastRun(BaseModel):
@@ -53,11 +53,11 @@ class TableStatus(BaseModel):
         table: topic name.
         commit: its last commit number; None if the table does not exist.
         consumed: bronze: `{partition: next offset}`; silver: `{bronze: batch}`.
-        behind_records: records not yet processed. For bronze, a difference of offsets, which may have holes; None if
-            Kafka does not answer.
-        behind_seconds: since the oldest of them was written to Kafka.
-        quarantined: quarantined rows; bronze only.
-        freshness: of the last run that committed changes; silver only.
+        behind_records: records not yet processed. For bronze, a difference of offsets, some of which may not exist;
+            None if Kafka does not respond.
+        behind_seconds: the age of the oldest of them in Kafka.
+        quarantined: the number of quarantined rows; bronze only.
+        freshness: the freshness of the last run that committed changes; silver only.
         last_reconcile: the last comparison with the source; silver only.
         error: why the table cannot be read.
     """
@@ -201,7 +201,7 @@ def _add_lag(bronze: TableStatus, progress: BronzeProgress, log: TopicLog, sourc
 
 
 def _seconds_since(then_ms: int | None) -> float:
-    """Seconds since a time; 0 if there is none."""
+    """Seconds since a time; 0 without a time."""
     return 0.0 if then_ms is None else round(max(time.time() - then_ms / 1000, 0.0), 1)
 
 

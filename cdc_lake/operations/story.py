@@ -1,6 +1,6 @@
-"""The story of one key: each of its events in bronze, what it changed, and why it won, lost or was rejected.
+"""The story of one key: its events in bronze, the changes of each, and why it won, lost or was rejected.
 
-It applies `cdc_lake.fold.rules`, the definition of the fold, to one event after the other.
+It applies `cdc_lake.fold.rules`, the definition of the fold, to each event in turn.
 """
 
 import json
@@ -49,9 +49,9 @@ class StoryEvent(BaseModel):
         op: the operation of the source; `tombstone`; `t` for a truncate; `missing` for a snapshot that lacks the row.
         source_ts_ms: time of the source's commit; None if the event has none.
         batch: the bronze commit that landed it; None for events of all keys.
-        verdict: `decides`: silver's row is the result of this event. `counts`: it changed the row before a later event
-            did. `lost`: it is older than the row. `paired`: a tombstone after its delete. `rejected`: it does not meet
-            an expectation.
+        verdict: `decides`: silver's row is the result of this event. `counts`: it changed the row, but a later event
+            decides. `lost`: it is older than the row. `paired`: a tombstone after its delete. `rejected`: it does not
+            meet an expectation.
         why: the reason for the verdict.
         changes: by column, the values before and after as text; null for no value.
     """
@@ -84,7 +84,7 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
 
     Args:
         table: topic name.
-        key: its value, `column=value` pairs separated by commas, or a JSON object of its columns.
+        key: the key's value, `column=value` pairs separated by commas, or a JSON object of its columns.
         spark: the session (default: a new one).
 
     Raises:
@@ -140,7 +140,7 @@ def _find_key(table: str, rows: DataFrame, key: str) -> str:
 
 
 def _columns(key: str) -> dict[str, str | None] | str:
-    """The columns in a user's text; the text itself if it names none."""
+    """The columns in a user's text; the text itself if it has no column names."""
     try:
         given = json.loads(key)
     except json.JSONDecodeError:
@@ -152,7 +152,7 @@ def _columns(key: str) -> dict[str, str | None] | str:
 
 
 def _story_events(run: SilverRun, key: str, reached: int) -> tuple[list[StoryEvent], int]:
-    """The events, and how many more follow."""
+    """The first events, and how many more follow."""
     own = F.col("key") == key
     happened, more = _key_events(run, own)
     listed = _fold_events(happened, reached, more, log_may_reset=run.settings.log_may_reset)
@@ -190,7 +190,7 @@ def _first(events: DataFrame) -> tuple[list[Row], int]:
 def _fold_events(
     happened: Iterable[tuple[Event, StoryEvent]], reached: int, more: int, *, log_may_reset: bool
 ) -> list[tuple[LogPosition, StoryEvent]]:
-    """Fold events, and add to each its effect. Events of all keys are listed only if they count.
+    """Fold events, and add its effect to each. Events that apply to all keys are listed only if they count.
 
     Args:
         happened: the key's events, in log order.
@@ -227,13 +227,13 @@ def _fold_events(
 
 def _why_lost(event: Event, newest: Event | None) -> str:
     """Why an event did not count; `newest` is the last streaming event before it that counted."""
-    assert event.order and newest and newest.order, "only an event with an order is lost, and only against another"
+    assert event.order and newest and newest.order, "only an event with an order can lose, and only against another"
     at = position_text(newest.log_position)
     if not event.is_streaming:
         return f"outdated: a snapshot read the row before the change at {at}"
     if are_comparable(event.order, newest.order):
         return f"stale: its log position and time are not newer than those of {at}"
-    return f"stale: its time is older than that of {at}, and only the time decides: there is no position (merge.order)"
+    return f"stale: its time is older than that of {at}, and without a position only the time decides (merge.order)"
 
 
 def _row_event(row: Row, *, in_log_order: bool) -> tuple[Event, StoryEvent]:

@@ -78,7 +78,7 @@ def _gold(lake: Lake, models: str, table: str, spark: SparkSession) -> Table[Gol
 
 @dataclass(frozen=True)
 class _State:
-    """A silver table at a point, or those of its rows that may differ from another point.
+    """A silver table at a point; it may omit rows that are equal at another point.
 
     Attributes:
         keys: the columns of its primary key.
@@ -94,7 +94,7 @@ class _Silver:
 
     Attributes:
         name: as the caller gave it.
-        settings: those of its topic.
+        settings: the settings of its topic.
     """
 
     spark: SparkSession
@@ -135,7 +135,9 @@ class _Silver:
         silver = self.target.open(self.spark)
         progress = silver.progress()
         if progress is None:
-            _bronze(self.lake, self.target.topic, self.spark)  # names similar tables, if bronze has none either
+            _bronze(
+                self.lake, self.target.topic, self.spark
+            )  # its error names similar tables, if bronze has no such table either
             raise UnknownTableError(self.name, "the silver table does not exist yet", "run the silver job first")
         return silver, progress.keys
 
@@ -153,7 +155,7 @@ class _Silver:
             raise TimeTravelError(topic, f"bronze has no row event up to {point}", "name a later point")
         outcome = fold_events(batch)
         found = outcome.changes(landed.commit).where(~F.col(DELETE)).drop(KEY, KEEP, DELETE)
-        # The rows belong to no commit of silver.
+        # The rows are not from a commit of silver.
         return _State(found.withColumn(BATCH, F.lit(None).cast("bigint")), list(outcome.layout.keys))
 
 
@@ -161,7 +163,7 @@ def _version(table: Table[Any], name: str, as_of: int | datetime | str | None, t
     """The version at a point.
 
     Args:
-        todo: the cure in the error if the version is gone.
+        todo: what to do if the version has expired, for the error.
 
     Raises:
         ConfigError: it is not a point, or is a time without a zone.
@@ -176,7 +178,7 @@ def _version(table: Table[Any], name: str, as_of: int | datetime | str | None, t
         version = -1 if found is None else found
         what = f"the version at {as_of} does not exist or has expired"
     if version < 0 or not table.has(version):
-        # Oldest first: expired versions are in front.
+        # Oldest first, so expired versions come first.
         known = table.history()[::-1]
         there = known[bisect_left(known, True, key=lambda one: table.has(one.version)) :]
         first, last = (f"{one.version} ({iso(one.at_ms)})" for one in (there[0], there[-1]))
@@ -187,10 +189,10 @@ def _version(table: Table[Any], name: str, as_of: int | datetime | str | None, t
 def _of_one_key(
     rows: DataFrame, point: SourceTime | Offset, landed: BronzeProgress, key_from: KeyFrom | None, topic: str
 ) -> DataFrame:
-    """Bronze's rows with the primary key that the table had at a point.
+    """Bronze's rows with the table's primary key at a point.
 
     Raises:
-        TimeTravelError: the key had changed, and bronze did not yet have all rows with the new one.
+        TimeTravelError: the key had changed, and bronze did not yet have all rows with the new key.
     """
     if key_from is None or key_from.topic_id not in landed.offsets:
         return rows
@@ -212,7 +214,7 @@ def rows_until(rows: DataFrame, point: SourceTime | Offset | None, landed: Bronz
     """Bronze's rows up to a point (default: all).
 
     Raises:
-        TimeTravelError: bronze lacks a part of the table at that point.
+        TimeTravelError: bronze does not have the complete table at that point.
     """
     if point is None:
         return rows

@@ -285,7 +285,7 @@ ORDER BY n.nspname, c.relname, a.attnum
 
 
 def read_tables(source: psycopg.Connection) -> list[Table]:
-    """Read all tables in all schemas of a database, with the `trouble` of those that cannot be captured."""
+    """Read all tables in all schemas of a database, with the `trouble` of tables that cannot be captured."""
     columns: dict[tuple[str, str], list[Column]] = {}
     problems: dict[tuple[str, str], str | None] = {}
     for schema, name, is_logged, is_immediate, *column in source.execute(_TABLES):

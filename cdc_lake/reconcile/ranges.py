@@ -62,7 +62,7 @@ class RangeComparison:
     """The ranges in which two tables differ.
 
     Attributes:
-        source_rows, silver_rows: of the whole tables.
+        source_rows, silver_rows: the numbers of rows of the whole tables.
         compared: number of compared ranges in all passes.
         differing: the ranges that differ and were not split further, in order.
         differing_rows: number of rows in them, on the side that has more.

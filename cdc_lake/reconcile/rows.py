@@ -17,7 +17,7 @@ class TextRow(NamedTuple):
     """A row as canonical texts.
 
     Attributes:
-        texts: of the compared columns, in order.
+        texts: the texts of the compared columns, in order.
         unavailable: names of silver's columns whose values it never received.
     """
 

@@ -27,7 +27,7 @@ class SilverRows:
     """A table's rows as canonical texts.
 
     Args:
-        rows: of one version, including silver's own columns.
+        rows: the rows of one version, including silver's own columns.
         shared: the columns to compare.
     """
 

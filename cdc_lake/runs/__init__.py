@@ -1,1 +1,1 @@
-"""Control of runs: the scheduler, what a run shares, its report, expectations and catalog listing."""
+"""Control of runs: the scheduler, leases, the report, expectations and the catalog."""

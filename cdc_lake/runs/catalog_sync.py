@@ -98,7 +98,7 @@ def _sync_after_run(run: OpenRun) -> None:
 
 
 def is_catalog_current(run: Run, files: Files) -> bool:
-    """Whether the catalog has the latest state of all tables of the run's layer, or no catalog is set."""
+    """Whether the catalog is up to date for all tables of the run's layer, or no catalog is set."""
     return run.config.catalog.type == "none" or not files.names(run.lake.catalog_mark(run.report.layer))
 
 
@@ -206,7 +206,7 @@ def check_catalog_name(lake: Lake, storage: Storage, layer: str, table: str, oth
     Existing tables keep their names; of several new tables, the first by name gets it.
 
     Args:
-        storage: its files.
+        storage: the lake's files.
         layer: the layer of the table.
         table: the name of the new table.
         others: the tables with the same catalog name, and the name; see `colliding`.
@@ -219,7 +219,7 @@ def check_catalog_name(lake: Lake, storage: Storage, layer: str, table: str, oth
             raise ConfigError(
                 table,
                 f"its catalog name would be `{name}`, which is the name of {other}",
-                "set `catalog.table`, for example to `{prefix}_{schema}_{table}`, or leave the topic out of --table",
+                "set `catalog.table`, for example to `{prefix}_{schema}_{table}`, or remove the topic from --table",
             )
 
 
@@ -283,7 +283,7 @@ def _latest_value_schema(reader: Reader, topic: str) -> str | None:
 
 
 def _with_comments(schema: StructType, comments: Mapping[str, str]) -> StructType:
-    """The columns with their comments, and without other metadata of the table's engine."""
+    """The columns with their comments, without the engine's other metadata."""
 
     def commented(field: StructField) -> StructField:
         comment = comments.get(field.name) or field.metadata.get("comment")

@@ -1,4 +1,4 @@
-"""Shared by all runs: the run itself, its leases, its report, and the selection of tables."""
+"""What all runs use: the run itself, its leases, its report, and the selection of tables."""
 
 import difflib
 import logging
@@ -30,11 +30,11 @@ from cdc_lake.tables.progress import GoldProgress
 logger = logging.getLogger(__name__)
 
 PARALLEL_READS = 16
-"""Tables that are read in parallel: a store takes about 30 ms per request."""
+"""The number of tables that are read in parallel, because a store takes about 30 ms per request."""
 
 
 def lake_of(config: Config) -> Lake:
-    """The lake of the settings. A command makes it once, and passes it on."""
+    """The lake of the settings. Each command creates one and passes it on."""
     return Lake(config.lake.root, lambda topic: config.table(topic).storage)
 
 
@@ -48,12 +48,12 @@ class Run:
 
     @classmethod
     def begin(cls, config: Config, report: Report) -> Self:
-        """A run that has only a report yet."""
+        """A run with an empty report."""
         return cls(config, lake_of(config), report)
 
     @property
     def id(self) -> str:
-        """The id that its commits, leases and report have."""
+        """The id in its commits, leases and report."""
         return self.report.run_id
 
 
@@ -79,8 +79,8 @@ def select(patterns: Sequence[str], there: Sequence[str], what: str, todo: str) 
     Args:
         patterns: names or globs.
         there: all names.
-        what: what the names are of, for the message.
-        todo: the cure if a pattern matches nothing.
+        what: the kind of the names, for the message.
+        todo: what to do if a pattern matches nothing, for the message.
 
     Raises:
         UnknownTableError: a pattern matches nothing; the message lists similar names.
@@ -99,7 +99,7 @@ def select(patterns: Sequence[str], there: Sequence[str], what: str, todo: str) 
 
 
 def similar_names(pattern: str, there: Sequence[str]) -> list[str]:
-    """At most three names that are similar to one that matches nothing, the most similar one first."""
+    """Up to three names that are similar to a name that matches nothing, most similar first."""
     return difflib.get_close_matches(pattern, there, n=3, cutoff=0.5)
 
 
@@ -113,7 +113,7 @@ def select_landed(
 
     Raises:
         UnknownTableError: a pattern matches none.
-        ConfigError: a name is that of a table inside another table's folder.
+        ConfigError: a table's folder is inside another table's folder.
     """
     there = lake.names(storage, layer)
     if missing_ok:
@@ -166,12 +166,12 @@ def check_has_lease(settings: LeaseConfig, table: str, stored_in: StorageConfig)
     """Check that a table of a run that writes has a lease, if its format needs one (`cdc_lake.lake.lease`).
 
     Raises:
-        ConfigError: it has none.
+        ConfigError: it has no lease.
     """
     if stored_in.format == "hudi" and not settings.enabled:
         raise ConfigError(
             f"{table}: lake.lease.enabled: false",
-            "the table is stored in Hudi, where two runs at once can undo each other's commits",
+            "the table is stored in Hudi, where concurrent runs can undo each other's commits",
             "remove the setting, or store the table in Delta",
         )
 
@@ -180,8 +180,8 @@ class Leases:
     """The leases of one run, one per table while it is processed; none if `lease.enabled` is false.
 
     Args:
-        settings: of leases.
-        run_id: the run's.
+        settings: the settings of leases.
+        run_id: the id of the run.
         layer: the layer of the tables.
     """
 
@@ -244,7 +244,7 @@ def write_report(run: Run, files: Files) -> None:
         files.write_once(path, report.model_dump_json(indent=2))
     except (CdcLakeError, OSError, Py4JError) as exc:
         error = exc if isinstance(exc, CdcLakeError) else exhaustion_error(path, exc, folder)
-        todo = "check that the folder is writable; the log has the report, and the tables are as it says"
+        todo = "check that the folder is writable; the log has the report, and the tables have the state in it"
         cause = str(exc).strip().splitlines()[0]
         report.unwritten = Failure.of(error or InfrastructureError(path, f"cannot write the report: {cause}", todo))
         logger.warning("the report of this run: %s", report.model_dump_json())

@@ -14,7 +14,7 @@ from cdc_lake.storage.hadoop import ACCESS_DENIED
 from cdc_lake.tables.damage import damage_error, with_cure
 
 _LOST_NODE_SIGNS = ("ExecutorLostFailure", "FetchFailed", "no longer alive", "Worker lost", "worker lost")
-"""Spark's messages when a lost executor had data that Spark does not recompute; the third is about checkpoints."""
+"""Spark's messages if a lost executor had data that Spark does not recompute; the third is about checkpoints."""
 
 
 def translate_error(table: str, error: Exception, disk_paths: Sequence[str]) -> CdcLakeError:

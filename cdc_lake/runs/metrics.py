@@ -22,7 +22,7 @@ class Sample(NamedTuple):
     Attributes:
         name: the metric's name in Prometheus, without `cdc_lake_`.
         kind: the metric's type in StatsD.
-        labels: those in addition to layer and table.
+        labels: labels in addition to layer and table.
     """
 
     name: str
@@ -74,7 +74,7 @@ def check_exporters(settings: MetricsConfig) -> None:
     """Check that the clients of the metrics in the settings are installed.
 
     Raises:
-        InstallationError: one is missing.
+        InstallationError: a client is missing.
     """
     try:
         if settings.prometheus_folder:

@@ -42,7 +42,7 @@ COUNTS: Mapping[str, Described] = {
         "Records that were read again and not written, because the table has them. Silver: only with `merge.mode: "
         "append`.",
     ),
-    "left_out": Described("bronze", "Offsets that are in no file (docs/how-to/files.md)."),
+    "left_out": Described("bronze", "Offsets that no file contains (docs/how-to/files.md)."),
     "dead_letters": Described("bronze", "Quarantined records that were sent to `quality.dead_letter_topic`."),
     "replayed": Described("bronze", "Records that `cdc-lake quarantine replay` replayed."),
     "still_quarantined": Described("bronze", "Records that `cdc-lake quarantine replay` could not replay."),
@@ -56,7 +56,7 @@ COUNTS: Mapping[str, Described] = {
     ),
     "applied": Described("silver", "Events that decided the row of their key: at most one per key and batch."),
     "superseded": Described("silver", "Events that are older than another event of their key."),
-    "stale": Described("silver", "Events that are older than the row was before the batch; part of `superseded`."),
+    "stale": Described("silver", "Events that are older than the row before the batch; included in `superseded`."),
     "paired_tombstones": Described("silver", "Tombstones that follow their delete."),
     "truncates": Described("silver", "TRUNCATE events."),
     "rejected": Described("silver", "Events that do not meet an expectation with `on_fail: reject`."),
@@ -86,12 +86,12 @@ COUNTS: Mapping[str, Described] = {
 """Every name in `TableReport.rows`."""
 
 PHASES: Mapping[str, Described] = {
-    "open": Described("all", "Opening the tables, taking the lease, and all time that is in no other phase."),
+    "open": Described("all", "Opening the tables, taking the lease, and all time outside the other phases."),
     "read": Described("bronze, silver", "Reading records from Kafka or files, or rows from bronze."),
     "schemas": Described("bronze", "Resolving the schemas of records."),
     "decode": Described("bronze", "Decoding records."),
     "dead letters": Described("bronze", "Sending quarantined records to `quality.dead_letter_topic`."),
-    "plan": Described("silver, gold", "Choosing what to merge or refresh, and how."),
+    "plan": Described("silver, gold", "Choosing the events to merge or the groups to refresh."),
     "fold": Described("silver, rebuild", "Merging the events of each key."),
     "widen": Described("silver", "Changing columns to wider types."),
     "check": Described("gold", "Computing the rows, and checking their keys and expectations."),
@@ -109,10 +109,10 @@ PHASES: Mapping[str, Described] = {
 
 RUN_PHASES: Mapping[str, Described] = {
     "start": Described("all", "From the start of the process to that of its first run; on Linux only."),
-    "session": Described("all", "Starting Spark; 0 if it is running already."),
+    "session": Described("all", "Starting Spark; 0 if it runs already."),
     "tables": Described("all", "Processing the tables, in parallel."),
     "catalog": Described("bronze, silver, gold, rebuild", "Updating entries of the catalog."),
-    "list": Described("all", "Listing topics, offsets and newest commits, and all time that is in no other phase."),
+    "list": Described("all", "Listing topics, offsets and newest commits, and all time outside the other phases."),
 }
 """Every name in `Report.seconds`."""
 
@@ -156,12 +156,12 @@ class DifferentRow(BaseModel):
 
 
 class ReconcileResult(BaseModel):
-    """The result of a comparison of silver with the source, besides its counts.
+    """The result of a comparison of silver with the source, without its counts.
 
     Attributes:
         source_lsn: Postgres' log position when the source was read.
         silver_lsn: The log position of silver's latest change of this table; null if no row has one.
-        columns: Why a column was not compared, by column.
+        columns: The columns that were not compared, each with the reason.
         losses (all; values): How many values were lost before Kafka or never sent, by kind of loss.
         first: The first keys that differ, at most as many as `--keys`.
     """
@@ -244,13 +244,13 @@ class TableReport(Timed, BaseModel):
         lag_before (bronze; offsets): How many offsets the topic had after `consumed_from`, by partition. Only offsets
             that existed when the run began.
         lag_after (bronze; offsets): How many of them the run did not read, by partition.
-        read_bytes (bronze; bytes): The size of the keys and values that were read, without those above
+        read_bytes (bronze; bytes): The size of the keys and values that were read, without records above
             `read.max_record_bytes`.
         rows (all; depends on the name): What the run counted, by name.
         examples (rebuild): The first keys that a count in `rows` includes, by its name; at most ten each.
         unmet (silver, gold, rebuild; events or rows): How many events or rows did not meet an expectation, by its name,
             zeros included.
-        seconds (all; seconds): The time that the table took, by phase.
+        seconds (all; seconds): The time spent on the table, by phase.
         warnings: Problems that did not stop the run.
         freshness (silver): How old changes were when they were committed; null if there were none with a time. Snapshot
             rows and replayed events do not count. Of large batches, ages are rounded.
@@ -291,7 +291,7 @@ class TableReport(Timed, BaseModel):
             self.freshness = Freshness.of(self._ages)
 
     def count(self, **rows: int) -> None:
-        """Add to the counts, whose names are those of `COUNTS`."""
+        """Add to the counts; the names must be in `COUNTS`."""
         assert rows.keys() <= COUNTS.keys(), f"describe it in COUNTS: {rows.keys() - COUNTS.keys()}"
         for name, number in rows.items():
             self.rows[name] = self.rows.get(name, 0) + number
@@ -311,14 +311,14 @@ class Report(Timed, BaseModel):
     """What a run did.
 
     Attributes:
-        run_id: The id of the run, which its commits have, too.
+        run_id: The id of the run; its commits have it too.
         layer: The layer, or the command. `cdc-lake seek`, `quarantine replay` and `quarantine drop` are runs of bronze.
         started_at: When the run began, in UTC.
         ended_at: When the run ended, in UTC.
-        because (bronze): The user and the reason that `cdc-lake quarantine drop` was given; otherwise null.
-        seconds (all; seconds): The time that the run took, by phase. Writing the report is not included.
-        tables: A report for each table. Continuous runs leave out tables that failed before with an error that cannot
-            be retried.
+        because (bronze): The user and the reason of `cdc-lake quarantine drop`; null for other runs.
+        seconds (all; seconds): The duration of the run, by phase. Writing the report is not included.
+        tables: A report for each table. Continuous runs omit tables that failed before with an error that cannot be
+            retried.
         is_news: Whether it is written and printed; false if a continuous run has nothing new to report.
         unwritten: Why its file could not be written.
     """
@@ -358,7 +358,7 @@ class Report(Timed, BaseModel):
 
     @property
     def file_name(self) -> str:
-        """Its name under `<root>/_runs`; names sort by time."""
+        """The name of its file under `<root>/_runs`; names sort by time."""
         return f"{time_in_name(self.started_at)}-{self.layer}-{self.run_id[:8]}.json"
 
 
@@ -371,7 +371,7 @@ def check_totals(where: str, total: int, **parts: int) -> None:
     """Check that every row is accounted for.
 
     Raises:
-        CdcLakeError: the parts do not add up to the total.
+        CdcLakeError: the sum of the parts is not the total.
     """
     if sum(parts.values()) != total:
         raise CdcLakeError(

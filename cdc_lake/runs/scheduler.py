@@ -54,11 +54,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _EXPIRY_SECONDS = 24 * 3600
-"""Time between removals of expired reports; each process that starts Spark also removes them once."""
+"""Time between removals of expired reports. Each process that starts Spark also removes them once."""
 _FEW_TABLES = 8
-"""With more tables, a JVM that compiles less is slower in total."""
+"""With more tables than this, a JVM that compiles less is slower in total."""
 _ROUND_SECONDS, _POLL_SECONDS = 60.0, 0.1
-"""Length of a round of a continuous run, if there is news all the time, and how often it looks for news at most."""
+"""Seconds of a round of a continuous run, if new data keeps arriving, and the minimum seconds between looks for it."""
 _SECONDS_TO_EXIT = 5
 """Spark reports that it ran out of memory before it ends the JVM."""
 _OUT_OF_MEMORY_SIGN = re.compile(r"OutOfMemoryError(?!: unable to create)(: [A-Za-z ]+)?|SparkContext was shut down")
@@ -66,7 +66,7 @@ _OUT_OF_MEMORY_SIGN = re.compile(r"OutOfMemoryError(?!: unable to create)(: [A-Z
 
 @dataclass(frozen=True)
 class _Tables:
-    """The tables of one layer in a run, and the work on them."""
+    """The tables of one layer in a run, with their work."""
 
     report: Report
     work: Work
@@ -92,10 +92,10 @@ class TableScheduler:
         parallel: number of threads.
         spark: the session of the first thread (default: a new one).
         watch: called with the reports of the layers that run together when they start.
-        is_rolling: take tables up again as soon as they have new data, instead of with the next run.
-        is_continuous: more runs will follow. They skip tables with an error that cannot be retried; see `end` for which
-            runs leave a report.
-        retry_seconds: how long to retry when a server does not respond, after 1 s, 2 s, 4 s and so on, at most 30 s.
+        is_rolling: process tables again as soon as they have new data, instead of in the next run.
+        is_continuous: more runs will follow. They skip tables with an error that cannot be retried; `end` decides
+            which runs write a report.
+        retry_seconds: how long to retry if a server does not respond. The delays are 1 s, 2 s, 4 s, …, at most 30 s.
         has_user_sql: whether gold also uses the session.
     """
 
@@ -153,8 +153,8 @@ class TableScheduler:
         """Bring the tables of layers up to date, and write the reports. If nothing is new, Spark does not start.
 
         Args:
-            layers: the layers, in their order. A commit to a table of the first one makes the others' tables of its
-                topic due.
+            layers: the layers, in order. After a commit to a table of the first layer, the tables of its topic in the
+                other layers are due.
 
         Raises:
             ConfigError, InfrastructureError, InstallationError: see `open_storage` and `Layer.check`; no report then.
@@ -199,7 +199,7 @@ class TableScheduler:
 
     @staticmethod
     def finds_nothing_new(layers: Sequence[Layer], news: Sequence[NewData | None]) -> bool:
-        """Whether no table has new data, and no entry of the catalog is behind."""
+        """Whether no table has new data, and the catalog is up to date."""
         if not all(new is not None and not new.rows for new in news):
             return False
         return all(is_catalog_current(layer.run, layer.files) for layer in layers)
@@ -253,7 +253,7 @@ class TableScheduler:
     def end(self, run: Run, files: Files) -> None:
         """End a run: export its metrics, write its report, and remove expired ones.
 
-        A continuous run leaves a report only if it did something, or if other tables fail than before.
+        A continuous run writes a report only if it committed something, or if the set of failed tables changed.
         """
         report = run.report
         is_dead = self.session is not None and not is_alive(self.session)
@@ -292,7 +292,7 @@ class TableScheduler:
         self._stopping.wait(seconds)
 
     def check_jvm(self) -> None:
-        """Check that the session's JVM runs, because runs without new data do not need it. After `stop` it may end.
+        """Check that the session's JVM runs, because runs without new data do not use it. After `stop` it may end.
 
         Raises:
             DriverDiedError: it has exited.
@@ -312,7 +312,7 @@ class TableScheduler:
             self.session.sparkContext.cancelAllJobs()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the time is over or `stop` is called. Returns whether it was called."""
+        """Wait for this time or until `stop` is called. Returns whether it was called."""
         return self._stopping.wait(seconds)
 
     def each_table(self, report: Report, tables: Sequence[str], work: Work, *, leases: Leases | None) -> None:
@@ -342,7 +342,7 @@ class TableScheduler:
 
         Args:
             queue: the tables of each topic, those of the first layer first.
-            reports: those of the tables.
+            reports: the reports of the tables.
             more: returns topics that are due again.
         """
         failpoints.check()
@@ -434,7 +434,7 @@ class TableScheduler:
         """Call `do` for each item. As long as it returns true, the item goes back to the end of the queue.
 
         Args:
-            more: returns further items; asked whenever the queue is empty.
+            more: returns further items; called whenever the queue is empty.
         """
         line, working = deque(queue), list[T]()
         lock = threading.Lock()
@@ -506,7 +506,7 @@ class _News:
         self._next_at = 0.0
 
     def __call__(self) -> list[Sequence[_Turn]]:
-        """The topics."""
+        """The topics with new data, most rows first."""
         started = time.monotonic()
         if not self._next_at <= started < self._ends_at:
             return []
@@ -529,7 +529,7 @@ class _News:
 
 
 def _new_data(layer: Layer, tables: Sequence[TableReport]) -> list[NewData | None]:
-    """What is new in tables of a layer."""
+    """The new data of each table of a layer."""
     with ThreadPoolExecutor(PARALLEL_READS) as pool:
         return list(pool.map(partial(_none_on_error, layer.new_data), tables))
 
@@ -542,7 +542,7 @@ def _none_on_error(look: Callable[[TableReport], T], done: TableReport) -> T | N
 
 
 def _is_small(found: Sequence[NewData | None]) -> bool:
-    """Whether processing this data takes a short run."""
+    """Whether this data is little enough for a short run."""
     new = [one for one in found if one is None or one.rows]
     return len(new) <= _FEW_TABLES and all(
         one is not None and is_little(rows=one.rows, stored_bytes=one.stored_bytes) for one in new

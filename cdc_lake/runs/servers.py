@@ -1,4 +1,4 @@
-"""Opens what a run reads from: the source of records, and the registry of their schemas."""
+"""Opens the source of records, and the registry of their schemas."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from cdc_lake.sources.logs import TopicLog, TopicSource
 
 
 def open_source(config: Config, spark: Callable[[], SparkSession]) -> TopicSource:
-    """The source of records that the settings name: Kafka, or files of a sink connector.
+    """The source of records in the settings: Kafka, or files of a sink connector.
 
     Args:
         spark: returns the session, which only files need.
@@ -69,7 +69,7 @@ class SourceView:
             return cls(source, error=error)
 
     def logs(self, topics: Sequence[str]) -> Mapping[str, TopicLog]:
-        """The logs of those topics that the source has; none if it does not respond."""
+        """The logs of the topics that the source has; empty if it does not respond."""
         if self.source is None or self.error:
             return {}
         try:

@@ -1,4 +1,4 @@
-"""What a run does with its tables, for `TableScheduler`."""
+"""The interface between `TableScheduler` and the work of a run on its tables."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ class Layer(ABC):
 
     @abstractmethod
     def new_data(self, done: TableReport) -> NewData | None:
-        """The new data for a table, found without Spark; None if only `Work.process_next` can tell.
+        """The new data for a table, found without Spark; None if only `Work.process_next` can find it.
 
         Args:
             done: the table's report, which gets the progress and the version if nothing is new.
@@ -63,7 +63,7 @@ class Layer(ABC):
         return table
 
     def look_again(self, tables: Sequence[str]) -> None:
-        """Forget what `new_data` remembers of the source of tables."""
+        """Clear the state of the source that `new_data` caches."""
         return
 
     @abstractmethod
@@ -71,5 +71,5 @@ class Layer(ABC):
         """Reach the layer's failpoint."""
 
     def check(self) -> None:
-        """Check what the work needs, before Spark starts."""
+        """Check the requirements of the work before Spark starts."""
         return

@@ -25,21 +25,21 @@ from cdc_lake.tables.progress import SilverProgress
 def commit_batch(
     run: SilverRun, first: int, last: int, progress: SilverProgress | None, bronze: BronzeState, *, is_small: bool
 ) -> SilverProgress | None:
-    """Fold bronze's batches `first` to `last` into silver, in one commit.
+    """Merge bronze's batches `first` to `last` into silver, in one commit.
 
     Args:
         is_small: whether the driver can hold the batch's rows.
 
     Returns:
-        The progress as read back; `progress` itself if there was nothing yet to make a table of.
+        The progress as read back; `progress` if the table's columns are not known yet.
 
     Raises:
-        RefusedError: there are truncates, and the table's settings do not let them be applied.
-        DataLossError: the source's log was reset, and the settings say to stop.
-        UnsupportedError: the primary key is another than before.
-        SchemaChangeError: the columns are others, and the settings do not allow what that brings.
-        ExpectationError: values do not go into the types that the settings name, or are not what they are to be.
-        TableLockedError: another run was first; nothing is changed.
+        RefusedError: the batch has truncates that `deletes` does not allow.
+        DataLossError: the source's log was reset, and `read.on_log_reset` is stop.
+        UnsupportedError: the primary key's columns changed.
+        SchemaChangeError: `schema.evolution` does not allow a change of the columns.
+        ExpectationError: values do not fit the types in `schema.cast`, or rows do not meet an expectation.
+        TableLockedError: another run has committed first. This commit was not made.
     """
     consumed = bronze.consumed(last)
     if progress is None:
@@ -85,7 +85,7 @@ def _commit(batch: Batch, next_progress: SilverProgress) -> SilverProgress | Non
     check_totals(run.done.table, batch.counts.total, **counts)
     is_wider = batch.progress is not None and outcome.schemas.layout_change.is_wider
     commit = next_progress.commit + (1 if is_wider else 0)  # widening is a commit of its own
-    # Before widening: Delta refuses plans that read the table's earlier schema.
+    # Before widening: Delta rejects plans that read the table's earlier schema.
     result = outcome.changes(commit)
     if batch.is_small:
         result = in_driver(result)  # a MERGE plans its source several times

@@ -1,4 +1,4 @@
-"""From bronze rows to typed change events: silver and every other reader use this module."""
+"""Decodes bronze rows into typed change events, for silver and all other readers."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -31,12 +31,12 @@ from cdc_lake.silver.unavailable import can_be_unavailable, may_contain_placehol
 def sent_columns(
     keys: Iterable[Tree], values: Iterable[WriterSchema], newest: WriterSchema | None = None
 ) -> SentColumns:
-    """The columns of schemas, in the types in which a table stores them.
+    """The columns of schemas, with the types that a table stores.
 
     Args:
         keys: the schemas of keys.
-        values: in order of first use.
-        newest: the one used last. JSON without a schema does not list the columns.
+        values: the schemas of values, in order of first use.
+        newest: the value schema that was used last. JSON without a schema does not list the columns.
     """
     has_all = newest is not None and newest.format != "json"
     return SentColumns(
@@ -69,18 +69,17 @@ def events(
         values: the value schemas of the rows.
         frames: the frames of the rows.
         unavailable_value: the connector's placeholder for a value that was not sent.
-        key_columns: the columns of the row that form the key; empty if Kafka's key is used, none if rows have no key:
-        then
+        key_columns: the columns of the row that form the key; empty if Kafka's key is used. If None, rows have no key:
             `pk` is null, and a delete's `row` is the row before it.
         null_means_unchanged: columns whose null, or absence, in an update means that the value was not sent.
         has_key_changes: whether halves of key changes may be among the rows.
-        is_narrow: leave out `row`, and decode of values only what `unavailable` needs.
+        is_narrow: omit `row`, and decode only the fields of values that `unavailable` needs.
         more: further bronze columns to return.
 
     Columns in: bronze's. Columns out: `key` string; `pk` struct of the primary key; `row` struct of the layout's
     columns, null for deletes and tombstones; `unavailable` array<string>; `op`, `source_ts_ms`, `source_position`,
     `position_domain`, `snapshot`; `key_change`, the ID of the key change that the event is half of; `batch`, `late`;
-    `__kafka` struct; if the settings cast columns, `uncastable` array<string>, those whose value does not fit the type.
+    `__kafka` struct; if the settings cast columns, `uncastable` array<string>, columns whose value does not fit.
     """
     rows, key_layouts, value_layouts = _decoded(
         bronze, layout, keys, values, frames, unavailable_value, key_columns, null_means_unchanged, is_narrow=is_narrow
@@ -163,7 +162,7 @@ def _unsent(
     null_means_unchanged: Sequence[str],
     key_change: Column,
 ) -> Column:
-    """The layout's columns that a value was not sent for."""
+    """The layout's columns whose values were not sent."""
     # New rows and snapshot rows are complete: a null there is a null.
     is_complete = F.col("snapshot").isNotNull() | (F.col("op") == "r") | ((F.col("op") == "c") & key_change.isNull())
 
@@ -217,9 +216,7 @@ def log_position() -> Column:
 def large_columns(
     values: Iterable[WriterSchema], layout: Layout, null_means_unchanged: Collection[str] = ()
 ) -> dict[str, str]:
-    """The columns that an event may leave out, name to type: because of their type in a schema, or by
-    `null_means_unchanged`.
-    """
+    """The columns that an event may omit, with their types: by their type in a schema, or `null_means_unchanged`."""
     found = {
         name
         for schema in values
@@ -243,7 +240,7 @@ def _null_columns(schema: WriterSchema, null_means_unchanged: Collection[str]) -
 
 
 def struct_type(columns: Mapping[str, str]) -> str:
-    """Spark's name of the struct type of these columns."""
+    """The Spark type of a struct with these columns."""
     return "struct<" + ", ".join(f"{quoted(name)}: {kind}" for name, kind in columns.items()) + ">"
 
 

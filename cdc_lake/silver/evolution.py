@@ -36,7 +36,7 @@ class Layout:
     column_mapping: ColumnMapping = field(default_factory=ColumnMapping)
 
     def of_target(self, target: str) -> list[str]:
-        """A target column and its variants, as far as they exist."""
+        """A target column and its variants, if they exist."""
         own = [target] if target in self.columns and target not in self.variants else []
         return own + [name for name, of in self.variants.items() if of == target and name in self.columns]
 
@@ -63,7 +63,7 @@ class SchemaStep:
             `retired`, no longer sent; `resumed`, sent again.
         column: silver's.
         was, becomes: Spark types; none if not applicable.
-        target: of `variant`.
+        target: the target column, for `variant`.
     """
 
     kind: Literal["add", "widen", "variant", "retired", "resumed"]
@@ -128,7 +128,7 @@ class SentColumns:
     Attributes:
         keys: the columns of each key schema, name to Spark type, the last event's last; empty if the key is unchanged.
         values: the columns of each value schema, in order of first use.
-        newest: those of the schema used last, if it lists the source's columns.
+        newest: the columns of the schema used last, if it lists the source's columns.
     """
 
     keys: Sequence[Mapping[str, str]]

@@ -72,7 +72,7 @@ class Totals:
 
     @classmethod
     def of_inserts(cls, keys: int) -> "Totals":
-        """Those of as many keys with one event each, which adds a row."""
+        """The totals of this many keys with one event each, which adds a row."""
         return cls(**dict.fromkeys((one.name for one in fields(cls)), 0) | {"keys": keys, "counting": keys})
 
     @classmethod
@@ -293,6 +293,6 @@ class FoldResult:
                 run.done.table,
                 what,
                 "set `read.on_log_reset: warn` for this table and run again, then have the connector take a new "
-                "snapshot (with `deletes.missing_after_snapshot: true` for the rows that are gone)",
+                "snapshot (with `deletes.missing_after_snapshot: true` for the rows that the source lost)",
             )
         run.done.warn(what)

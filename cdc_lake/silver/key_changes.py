@@ -35,7 +35,7 @@ def key_change_id(headers: Column, position: Column, domain: Column, ts_ms: Colu
     Args:
         headers: array<struct<key: string, value: binary>>.
         position: position in the source's log, array<bigint>.
-        domain: of the position, string.
+        domain: the domain of the position, string.
         ts_ms: commit time in the source in milliseconds, bigint.
         key: the record's own key, canonical text.
     """

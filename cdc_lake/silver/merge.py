@@ -163,8 +163,8 @@ def single_inserts(history: DataFrame, schema: StructType, large: Sequence[str])
 
     Args:
         history: the events, in the columns that `fold.arrow` takes.
-        schema: of the pieces.
-        large: the columns that an event may leave out.
+        schema: the schema of the pieces.
+        large: the columns that an event may omit.
     """
     own = {name: F.col(name) for name in history.columns if name not in ("key_change", "seen")} | {
         "role": F.lit(ROW_PIECE),
@@ -267,7 +267,7 @@ def _stored_columns(
 
     Args:
         pk: the type of the events' `pk`.
-        new: the columns that an event may leave out, and that silver does not have yet.
+        new: the columns that an event may omit and silver does not have yet.
     """
     return (
         F.col(KEY).alias("key"),

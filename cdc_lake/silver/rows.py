@@ -25,8 +25,8 @@ class RowSchema:
     Attributes:
         keys: the primary key's columns.
         columns: all columns of the source table, keys first.
-        stored: those that the table already has.
-        large: those that an event may leave out.
+        stored: the columns that the table already has.
+        large: the columns that an event may omit.
         keep_values: whether a soft-deleted row keeps its values outside the key; otherwise they are null.
     """
 
@@ -66,7 +66,7 @@ def changes(rows: DataFrame, row_schema: RowSchema, *, batch: int) -> DataFrame:
     Args:
         rows: pieces of rows with `row`, decoded; `other_values` and `inherited_values`, structs as in
             `collect_large_values`, if there are any; `inherited_columns`, the columns in `inherited_values`.
-        row_schema: of the table.
+        row_schema: the columns of the table's rows.
         batch: silver's commit number.
 
     Columns out, one row per key: the source's, silver's own, `__key`, `__keep` and `__delete` (see `cdc_lake.columns`).

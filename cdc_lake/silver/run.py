@@ -173,8 +173,8 @@ def _fold_next(
 
     Args:
         bronze: the table to read.
-        reached: the last of bronze's batches that silver has; 0 if it has none, or is to be compared.
-        max_bytes: of the records of a batch.
+        reached: the last of bronze's batches that silver has; 0 if it has none, or is compared with all of bronze.
+        max_bytes: the maximum size of the records of a batch.
 
     Returns:
         Whether there is more.

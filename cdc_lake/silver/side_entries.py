@@ -1,4 +1,4 @@
-"""State that silver's rows do not show: entries of its side table; `columns.SIDE` describes their kinds."""
+"""Entries of silver's side table: state that its rows do not have. `columns.SIDE` describes their kinds."""
 
 from collections.abc import Iterable
 
@@ -26,13 +26,13 @@ from cdc_lake.spark.expressions import of_batch
 
 
 def key_is_remembered() -> Column:
-    """Whether a key needs an entry: of `fold.arrow`'s pieces of rows. A truncate has one entry for all keys."""
+    """Whether a key needs an entry, from `fold.arrow`'s pieces of rows. A truncate has one entry for all keys."""
     is_gone = ~F.col("has_row") & ~F.col("op").eqNullSafe(TRUNCATE) & F.col("log_position").isNotNull()
     return is_gone | F.col("seen").isNotNull() | (F.col("has_row") & F.col("moved_by").isNotNull())
 
 
 def key_entries(rows: DataFrame) -> DataFrame:
-    """The entries of keys, and the deletion of those no longer needed.
+    """The entries of keys; entries that are no longer needed are marked for deletion.
 
     Columns in: `fold.arrow`'s pieces of rows. Columns out: `kind`, `id`, `key`, `awaits`, `__order`, `__kafka`,
     `__seen`, `__delete`.
@@ -65,7 +65,7 @@ def rejected_entries(rejected: DataFrame) -> DataFrame:
 
 
 def forgotten(entries: DataFrame) -> DataFrame:
-    """The deletion of entries.
+    """Entries, marked for deletion.
 
     Columns in: the side table's. Columns out: `kind`, `id`, `key`, `__kafka`, `__delete`.
     """
@@ -73,7 +73,7 @@ def forgotten(entries: DataFrame) -> DataFrame:
 
 
 def table_entries(spark: SparkSession, before: TableEvents, after: TableEvents) -> DataFrame | None:
-    """The entries of the whole table that changed; none if none did.
+    """The changed entries that apply to all keys; None if there are none.
 
     Columns out: `kind`, `id`, `__order`, `__kafka`, `__seen`, `__delete`.
     """
@@ -93,12 +93,12 @@ def table_entries(spark: SparkSession, before: TableEvents, after: TableEvents) 
 
 
 def of_all_keys(entries: DataFrame) -> DataFrame:
-    """The entries of the whole table, at most two: what `remembered` reads."""
+    """The entries that apply to all keys, at most two; `remembered` reads them."""
     return entries.where(F.col("kind") == TABLE_ENTRY).select("id", ORDER, KAFKA, SEEN)
 
 
 def remembered(entries: Iterable[Row]) -> TableEvents:
-    """The state of all keys."""
+    """The state that applies to all keys, from its entries."""
     found = {row["id"]: row for row in entries}
     start, snapshot = found.get(START_ID), found.get(SNAPSHOT_ID)
     return TableEvents(
@@ -130,5 +130,5 @@ def side_rows(parts: Iterable[DataFrame], *, batch: int, at_ms: int) -> DataFram
         ]
         rows = part.select(*columns, DELETE)
         whole = rows if whole is None else whole.unionByName(rows)
-    assert whole is not None, "a commit has entries of some kind, were there none of it"
+    assert whole is not None, "a commit has at least one kind of entries"
     return whole

@@ -91,7 +91,7 @@ def read_only_run(
     Args:
         target: the silver table.
         bronze: the table to read.
-        version: of bronze (default: the newest).
+        version: the version of bronze (default: the newest).
 
     Raises:
         UnknownTableError: bronze has no commit.

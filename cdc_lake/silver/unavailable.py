@@ -34,7 +34,7 @@ def unavailable(
         fields: the row's columns as in the value's schema.
         row: the struct with the columns as `from_avro` returns them.
         placeholder: the connector's `unavailable.value.placeholder`.
-        null_means_unchanged: columns for which the connector sends null, or which it leaves out of the schema, because
+        null_means_unchanged: columns for which the connector sends null, or which it omits from the schema, because
             their type has no placeholder.
         before: the row before the change, if known. A column with a value there was set to null.
         columns_of: the silver columns that store a source column, which the result names.

@@ -107,7 +107,7 @@ class FileRows:
 
         Args:
             schema: the key's.
-            columns: of the rows; none if rows are JSON texts.
+            columns: the columns of the rows; none if rows are JSON texts.
         """
         key_fields = fields(parse(schema))
         if columns is None:

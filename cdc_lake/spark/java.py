@@ -34,7 +34,7 @@ JAVA_DEFAULTS = f"{COMPILE_HUGE_METHODS} {OPTIMIZE_LATER}"
 """Java options for Spark's drivers and executors."""
 SHORT_JVM = (
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m "
-    "-XX:+NeverActAsServerClassMachine "  # the serial collector; `-XX:+UseSerialGC` beside another choice is an error
+    "-XX:+NeverActAsServerClassMachine "  # the serial collector; `-XX:+UseSerialGC` with another choice is an error
     "-XX:MetaspaceSize=256m -XX:NewRatio=1"  # otherwise each growth of the metaspace triggers a full collection
 )
 """Java options that halve the CPU time of a process with a few small batches, and slow down longer ones."""

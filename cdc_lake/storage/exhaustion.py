@@ -1,4 +1,4 @@
-"""Errors of exhausted disks, open files and threads, which Java and Python report as text."""
+"""Recognize exhausted disks, open files and threads in the messages of Java and Python."""
 
 import os
 import re
@@ -48,7 +48,7 @@ def exhaustion_error(where: str, error: object, *folders: str) -> Infrastructure
 
 
 def scarcity_error(where: str, *folders: str) -> InfrastructureError | None:
-    """The error of a resource that is too scarce for a JVM, if there is one; for failures without a message.
+    """The error of a resource whose limit is too low for a JVM, if there is one; for failures without a message.
 
     Args:
         where, folders: see `exhaustion_error`.

@@ -1,4 +1,4 @@
-"""The files of a lake, in any store, and their drafts: a file becomes visible when it is complete."""
+"""The files of a lake in any store, and their drafts: a file becomes visible only when it is complete."""
 
 import re
 import uuid
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 NO_ACCESS = "allow the job's user to write, read and remove files there, or set another root; nothing was read"
-"""What to do if a lake cannot be written."""
+"""What to do if a run cannot write to the lake."""
 _DRAFT = re.compile(r".+\.[0-9a-f]+\.tmp")
 """Names of files that are being written, or whose writer was killed."""
 
@@ -31,7 +31,7 @@ class Files(ABC):
 
     @abstractmethod
     def read_bytes(self, path: str) -> bytes | None:
-        """The content of a file; none if it does not exist."""
+        """The content of a file; None if it does not exist."""
 
     @abstractmethod
     def read_text(self, path: str) -> str:
@@ -64,7 +64,7 @@ class Files(ABC):
 
     @abstractmethod
     def _subfolders(self, folder: str) -> Iterable[str]:
-        """Names of the folders in a folder, sorted; with names of files if it takes time to tell them apart."""
+        """Names of the folders in a folder, sorted; may include files if excluding them takes time."""
 
 
 def is_draft(name: str) -> bool:

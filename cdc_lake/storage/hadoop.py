@@ -37,8 +37,8 @@ def translated(where: str, what: str, todo: str, folder: str) -> Iterator[None]:
     """Translate a store's errors to cdc_lake's.
 
     Args:
-        where, what, todo: of the error.
-        folder: the folder in use.
+        where, what, todo: the parts of the error.
+        folder: the folder that is read or written.
 
     Raises:
         ConfigError: the store rejects the operation.
@@ -57,14 +57,14 @@ def translated(where: str, what: str, todo: str, folder: str) -> Iterator[None]:
 
 
 class Storage(Files):
-    """Files by Hadoop path."""
+    """Files, accessed through Hadoop's file systems."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._use(spark._jvm, spark._jsc.hadoopConfiguration())
 
     @classmethod
     def of(cls, jvm: Any, conf: Any) -> "Storage":
-        """Like the constructor, without a session.
+        """The files without a session.
 
         Args:
             conf: Hadoop's configuration.
@@ -145,7 +145,7 @@ class Storage(Files):
             stream.close()
 
     def read_bytes(self, path: str) -> bytes | None:
-        """See `Files`. It is also none if the file does not match its checksum."""
+        """See `Files`. Also None if the file does not match its checksum."""
         try:
             stream = self._fs(path).open(self._path(path))
             try:
@@ -164,7 +164,7 @@ class Storage(Files):
         return cast(BinaryIO, _HadoopFile(stream, status.getLen(), self._jvm.org.apache.commons.io.IOUtils))
 
     def first_line(self, path: str) -> str | None:
-        """The first line of a file; none if the file does not exist or is empty."""
+        """The first line of a file; None if the file does not exist or is empty."""
         try:
             stream = self._fs(path).open(self._path(path))
         except Py4JJavaError as exc:
@@ -204,7 +204,7 @@ class Storage(Files):
         try:
             if local is None:
                 self._create(path, text, overwrite=False)
-            else:  # Hadoop's `create` is not atomic here, either
+            else:  # Hadoop's `create` is not atomic here either
                 local.parent.mkdir(parents=True, exist_ok=True)
                 with local.open("x", encoding="utf-8") as file, removed_on_failure(local):
                     file.write(text)
@@ -240,7 +240,7 @@ class Storage(Files):
         self._fs(path).delete(self._path(path), True)
 
     def modified_ms(self, path: str) -> int | None:
-        """Modification time of a file by the store's clock; none if it does not exist."""
+        """Modification time of a file on the store's clock; None if it does not exist."""
         return int(self._fs(path).getFileStatus(self._path(path)).getModificationTime()) if self.exists(path) else None
 
     def size(self, folder: str) -> int:
@@ -279,7 +279,7 @@ class Storage(Files):
         return scheme
 
     def _local(self, path: str) -> Path | None:
-        """The local path, without a call to the JVM; none if the file system is not local."""
+        """The local path, without a call to the JVM; None if the file system is not local."""
         scheme, has_scheme, _ = path.partition("/")[0].partition(":")
         return local_path(path) if (scheme == "file" if has_scheme else self._is_local_by_default) else None
 
@@ -304,7 +304,7 @@ class Storage(Files):
 
 
 class _HadoopFile(io.RawIOBase):
-    """Random access to a file by Hadoop.
+    """Random access to a file through Hadoop.
 
     Args:
         stream: Hadoop's stream of the file.

@@ -33,7 +33,7 @@ class LocalFiles(Files):
 
     @classmethod
     def of(cls, root: str) -> "LocalFiles | None":
-        """The files of a lake; none unless its root is surely a local folder.
+        """The files of a lake; None unless its root is certainly a local folder.
 
         Args:
             root: the lake's root from the settings.
@@ -72,7 +72,7 @@ class LocalFiles(Files):
         """
         file = local_path(root) / f"_access-{uuid.uuid4().hex}"
         try:
-            write_whole(file, file.name)  # a full disk still takes an empty file
+            write_whole(file, file.name)  # an empty file can be written to a full disk
             file.read_bytes()
             file.unlink()
         except OSError as exc:
@@ -88,7 +88,7 @@ class LocalFiles(Files):
         return sum(file.stat().st_size for file in files if file.suffix != ".crc" and file.is_file())
 
     def remove(self, path: str) -> None:
-        """See `Files`. Its checksum is removed, too."""
+        """See `Files`. Its checksum is removed too."""
         file = local_path(path)
         for one in (file, file.with_name(f".{file.name}.crc")):
             one.unlink(missing_ok=True)

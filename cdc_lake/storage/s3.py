@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from cdc_lake import aws
 
 _EXISTS = ("PreconditionFailed", "ConditionalRequestConflict")
-"""S3's errors of a conditional put: the object exists, or another client is creating it."""
+"""S3's errors of a conditional put if the object exists, or another client is creating it."""
 
 
 class ConditionalPuts:

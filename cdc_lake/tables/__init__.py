@@ -1,1 +1,1 @@
-"""Tables in Delta Lake and Hudi behind one contract, and what their commits store of progress."""
+"""Tables in Delta Lake and Hudi behind one contract, and the progress that their commits store."""

@@ -11,7 +11,7 @@ from cdc_lake.errors import TableLockedError, UnknownTableError
 from cdc_lake.tables.progress import Progress
 
 P = TypeVar("P", bound=Progress)
-"""The progress that a table's commits carry: that of its layer."""
+"""The type of progress in a table's commits, which depends on its layer."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Table(Protocol[P]):
         """
 
     def lost_columns(self) -> dict[str, str | None]:
-        """The columns that other programs removed after cdc_lake's newest commit, as far as the log shows. Call
+        """The columns that other programs removed after cdc_lake's newest commit, if the log shows this. Call
         `progress` first.
 
         Returns:
@@ -127,7 +127,7 @@ class Table(Protocol[P]):
         They include rows that both versions have, for example in compacted files.
 
         Args:
-            since, until: two of `history`.
+            since, until: versions in `history`.
 
         Raises:
             ExpiredError: the table no longer retains one of them.
@@ -175,8 +175,8 @@ class Table(Protocol[P]):
         Rows and progress do not change. Time travel to versions past retention is lost.
 
         Returns:
-            Counts by name: `files_written` by compaction, `bytes_removed`; without the maintenance that the table
-            format does in each commit.
+            Counts by name: `files_written` by compaction, and `bytes_removed`. Maintenance that is part of each commit
+            does not count.
 
         Raises:
             TableLockedError: another run has committed concurrently.
@@ -188,7 +188,7 @@ def progress_of(table: Table[P], as_of: int | None = None) -> P:
 
     Raises:
         NoProgressError: none of the table's retained commits has progress.
-        UnknownTableError: there is no commit, as after a run that died in the table's first write.
+        UnknownTableError: there is no commit, for example because a run was killed during the first write.
     """
     progress = table.progress(as_of)
     if progress is None:
@@ -197,11 +197,11 @@ def progress_of(table: Table[P], as_of: int | None = None) -> P:
 
 
 def read_back(table: Table[P], progress: P, locked: Callable[[str], TableLockedError]) -> Commit[P]:
-    """The table after a write, once its newest progress is found to be that of the write.
+    """Read the table's newest progress after a write, and check that it is that of the write.
 
     Args:
-        progress: that of the write.
-        locked: makes the error from the name of the run that committed instead.
+        progress: the write's progress.
+        locked: makes the error, given the name of the run that committed first.
 
     Raises:
         TableLockedError: another run committed first, so that the write was lost.

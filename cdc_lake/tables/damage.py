@@ -1,4 +1,4 @@
-"""Recognize errors of missing, truncated and damaged files of the lake, and tell how to restore them."""
+"""Recognize errors of missing, truncated and damaged files in the lake, and describe how to restore them."""
 
 import json
 import re

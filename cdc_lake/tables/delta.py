@@ -46,8 +46,8 @@ class DeltaLakeTable(Generic[P]):
     Args:
         spark: the session that reads and writes it.
         path: its folder or URL.
-        partition_by: partition columns among the rows' own, for the first write.
-        partitions: partition fields with columns of their own, which `read` drops.
+        partition_by: columns of the rows that partition the table, for the first write.
+        partitions: partition fields, stored in additional columns, which `read` drops.
         statistics: columns for data skipping, for the first write; a merge adds keys and partition columns.
         deletion_vectors: whether merges mark changed rows instead of copying the rest of their files; see
             `StorageConfig`.
@@ -114,12 +114,12 @@ class DeltaLakeTable(Generic[P]):
         """The last commit of this table that another table has consumed.
 
         Args:
-            progress: the other table's.
-            newest: this table's.
+            progress: the other table's progress.
+            newest: this table's progress.
 
         Returns:
-            None if the other table has consumed nothing of this table's current history: this table was deleted,
-            restored or replaced from a backup since, so its numbers may name other commits.
+            None if the other table has consumed nothing of this table's current history. If this table was deleted,
+            restored or replaced from a backup, the same number may belong to another commit.
         """
         if progress is None:
             return None
@@ -191,10 +191,10 @@ class DeltaLakeTable(Generic[P]):
         return self._in_files(gone, before), self._in_files(new, after)
 
     def added_by(self, commit: int, like: DataFrame) -> DataFrame | None:
-        """The rows that cdc_lake's commit with a number added; partition columns are null. None if other commits
-        followed it, or it removed rows.
+        """The rows that cdc_lake's commit with this number added; partition columns are null. None if it is not the
+        newest commit, or removed rows.
 
-        It reads these files only; Delta would also read the log's state, which takes longer than a few rows.
+        It reads only the commit's files. Delta would also read the log, which takes longer than reading a few rows.
 
         Args:
             like: rows of the table with the columns to return.
@@ -208,7 +208,7 @@ class DeltaLakeTable(Generic[P]):
             return None
         try:
             return self._in_files([file.path for file in files.new], like)
-        except ExpiredError:  # a file is missing, and Delta's own read says which
+        except ExpiredError:  # a file is missing; Delta's own read names it
             return None
 
     def _at(self, version: int) -> DataFrame:
@@ -374,12 +374,12 @@ class DeltaLakeTable(Generic[P]):
 def _assignments(
     columns: tuple[str, ...], there: frozenset[str], keys: tuple[str, ...], partitions: tuple[PartitionField, ...]
 ) -> tuple[Mapping[str, Column], Mapping[str, Column]]:
-    """The values of a merge's new rows and of its changed ones, by column.
+    """The values of the rows that a merge inserts, and of the rows that it updates, by column.
 
     Args:
         columns: the columns of the changes.
-        there: those of the table.
-        partitions: the table's.
+        there: the columns of the table.
+        partitions: the partitions of the table.
     """
 
     def sent(name: str) -> Column:

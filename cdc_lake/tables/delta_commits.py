@@ -1,4 +1,4 @@
-"""The commits of a Delta table: what its log has of each, and the progress in cdc_lake's own."""
+"""The commits of a Delta table as its log has them, and the progress in cdc_lake's commits."""
 
 import json
 import re
@@ -28,8 +28,8 @@ class ChangedFiles(NamedTuple):
     """The data files that differ between two versions.
 
     Attributes:
-        gone: those that only the older version has.
-        new: those that only the newer version has.
+        gone: the files that only the older version has.
+        new: the files that only the newer version has.
     """
 
     gone: Collection[LogicalFile]
@@ -37,7 +37,7 @@ class ChangedFiles(NamedTuple):
 
     @property
     def has_deletion_vectors(self) -> bool:
-        """Whether one of them has a deletion vector."""
+        """Whether any of these files has a deletion vector."""
         return any(file.deletion_vector for file in (*self.gone, *self.new))
 
 
@@ -79,7 +79,7 @@ class DeltaCommits(Generic[P]):
         return snapshot
 
     def seen(self) -> Any:
-        """The snapshot that was read last, for what commits of rows do not change; it saves listing the log."""
+        """The snapshot that was read last, for what commits of rows do not change. It saves listing the log."""
         is_of_a_table = self._seen is not None and self._seen.version() >= 0
         return self._seen if is_of_a_table else self.snapshot()
 
@@ -91,14 +91,14 @@ class DeltaCommits(Generic[P]):
             return int(checksum.get().tableSizeBytes() if checksum.isDefined() else snapshot.sizeInBytes())
 
     def properties(self, names: Collection[str]) -> dict[str, str]:
-        """Those of the named table properties that are set."""
+        """The values of these table properties, without those that are not set."""
         stored = self.seen().metadata().configuration()
         return {name: str(stored.apply(name)) for name in names if stored.contains(name)}
 
     def info(self, version: int) -> dict[str, Any] | None:
         """The `commitInfo` of a commit; none if the commit's file was cleaned up.
 
-        It is usually in the first line, and files may be long, so the rest is read only if it is not.
+        Files may be long, and it is usually in the first line, so the rest is read only if needed.
 
         Raises:
             DamagedFileError: the file is not JSON.
@@ -266,7 +266,7 @@ class DeltaCommits(Generic[P]):
 
 
 def _put(file: LogicalFile, here: set[LogicalFile], there: set[LogicalFile]) -> None:
-    """Put a file here, unless it is there: then both versions have it."""
+    """Add a file to `here`, or remove it from `there`, because files that both versions have do not differ."""
     if file in there:
         there.remove(file)
     else:

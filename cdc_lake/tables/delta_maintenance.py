@@ -12,14 +12,14 @@ from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.delta_write import committing, session_settings
 
 _COMPACTION = {"optimize.minFileSize": str(128 << 20), "optimize.maxFileSize": str(128 << 20)}
-"""Delta's default is a gigabyte, all of which a merge would copy for one changed row."""
+"""Delta's default is a gigabyte, and a merge copies the whole file for one changed row."""
 
 
 def compact(spark: SparkSession, path: str) -> int:
     """Compact small files.
 
-    The commit has no progress: a concurrent append does not conflict with it, so progress that was read before could be
-    older than that of the append.
+    The commit stores no progress: a concurrent append does not conflict with it, so its progress could be older than
+    the append's.
 
     Returns:
         The number of files written.

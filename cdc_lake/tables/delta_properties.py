@@ -1,4 +1,4 @@
-"""The properties of Delta tables: cdc_lake's defaults, those of the settings, and the columns for data skipping."""
+"""The properties of Delta tables: defaults, the settings' properties, and the columns for data skipping."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -24,7 +24,7 @@ checkpoint every 20 commits, a run every 10 s writes one every 200 s, and a read
 STATISTICS = "delta.dataSkippingStatsColumns"
 """The property with the columns for data skipping."""
 _COPIED_BYTES, _COPIED_PER_CHANGE = 128 << 20, 5
-"""A merge copies too much if it replaced files of this size, and copied more than this many rows for each changed one.
+"""A merge copies too much if it replaced files of this size, and copied more than this many rows per changed row.
 docs/explanation/performance.md has the measurements.
 """
 _MOST_STATISTICS = 32
@@ -40,7 +40,7 @@ def with_statistics(schema: StructType) -> list[str]:
 
 
 def first_with_statistics(schema: StructType) -> list[str]:
-    """The first columns of such types, as many as Delta would choose.
+    """The first columns of these types, as many as Delta would choose.
 
     Delta would also choose booleans, for which it counts only nulls; delta-rs then finds no rows by them.
     """
@@ -51,15 +51,15 @@ def of_new_table(own: Mapping[str, str], statistics: Iterable[str]) -> dict[str,
     """The properties of a new table.
 
     Args:
-        own: the properties in its settings, which override the defaults.
-        statistics: its columns for data skipping; if empty, Delta chooses them.
+        own: the properties in the settings, which override the defaults.
+        statistics: the columns for data skipping; if empty, Delta chooses them.
     """
     columns = ",".join(map(quoted, dict.fromkeys(statistics)))
     return {**DEFAULTS, **own, **({STATISTICS: columns} if columns else {})}
 
 
 def update(spark: SparkSession, path: str, stored: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    """Update the properties that changed, in a commit of its own.
+    """Update the properties that changed, in a separate commit.
 
     Args:
         stored: the table's properties.
@@ -92,7 +92,7 @@ def restrict_statistics(
     columns: Collection[str],
     default: Callable[[], list[str]],
 ) -> None:
-    """Remove all but these columns from data skipping, in a commit of its own if there are others.
+    """Remove all other columns from data skipping, in a separate commit if there are any.
 
     Args:
         stored: the table's properties.

@@ -25,7 +25,7 @@ from cdc_lake.spark.versions import tell_conflicts
 tell_conflicts()
 
 USER_METADATA = "commitInfo.userMetadata"
-"""The setting with the text that a commit stores; see `committing`."""
+"""The setting with the metadata that a commit stores; see `committing`."""
 _CONFLICTS = (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
@@ -57,15 +57,15 @@ _SET_BY_HAND = (
 def committing(
     spark: SparkSession, path: str, settings: Mapping[str, str], locked: Callable[[], TableLockedError]
 ) -> Iterator[None]:
-    """Commit with settings of its own, and translate Delta's errors.
+    """Commit with temporary settings of the session, and translate Delta's errors.
 
-    The settings are unset again, because with them Delta would silently skip the session's next commit.
+    The settings are unset again; otherwise Delta would silently skip the session's next commit.
 
     Args:
         spark: the session that commits.
         path: the table's folder.
         settings: names without `spark.databricks.delta.` -> values.
-        locked: makes the error if another run committed first.
+        locked: returns the error if another run committed first.
 
     Raises:
         TableLockedError: another run committed first.

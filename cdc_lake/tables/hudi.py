@@ -33,7 +33,7 @@ from cdc_lake.tables.kept import with_kept
 from cdc_lake.tables.partitions import with_one_partition
 
 _IS_DELETED = f"{HUDI_PREFIX}is_deleted"
-"""Hudi's mark of rows to delete; a column of every table, false in stored rows."""
+"""Hudi's column that marks rows to delete; every table has it, with false in stored rows."""
 _FILE = f"{HUDI_PREFIX}file_name"
 _MAX_GROUPS = 64
 """With more file groups, rows are read without a filter by group, because long conditions are expensive."""
@@ -50,8 +50,8 @@ class HudiTable(Generic[P]):
         path: its folder or URL.
         kind: the table's type, for the first write.
         partitions: partition fields, combined in one column, which `read` drops.
-        buckets: file groups per partition; default: rows are looked up, in as many groups as needed.
-        table_version: of Hudi's format; default: the newest.
+        buckets: file groups per partition (default: as many as needed, and rows are looked up).
+        table_version: the version of Hudi's table format (default: the newest).
         properties: Hudi's settings for each write, which override the defaults.
     """
 
@@ -299,12 +299,12 @@ class HudiTable(Generic[P]):
         """Check whether a failed write was rolled back by another writer.
 
         Args:
-            progress: the write's.
+            progress: the write's progress.
             since: the newest instant before the write.
-            message: of the error; Hudi usually includes the write's instant.
+            message: the error's message, in which Hudi usually includes the write's instant.
 
         Raises:
-            TableLockedError: there is another writer.
+            TableLockedError: another writer did.
         """
         others = others_since(self._folder.timeline(), since, _INSTANT.findall(message))
         found = self.progress() if others and self.exists() else None

@@ -1,4 +1,4 @@
-"""The times in Hudi's timeline: Hudi names a commit after the writer's clock, and orders commits by these names."""
+"""The times in Hudi's timeline: a commit's name is the time on the writer's clock, and names order the commits."""
 
 import time
 from datetime import UTC, datetime
@@ -29,10 +29,10 @@ def wait_until_past(path: str, instant: str) -> None:
 
     Args:
         path: the table's folder.
-        instant: the table's newest.
+        instant: the newest instant of the table.
 
     Raises:
-        InfrastructureError: the wait exceeds the difference of synchronized clocks.
+        InfrastructureError: the instant is too far ahead; the clocks are not synchronized.
     """
     newest_ms, now_ms = milliseconds(instant), time.time() * 1000
     if newest_ms < now_ms:

@@ -1,4 +1,4 @@
-"""The completed commits of a Hudi table, read by Hudi from its timeline, and what cdc_lake stores in its own."""
+"""The completed commits of a Hudi table, from its timeline, and the metadata in cdc_lake's commits."""
 
 from collections.abc import Iterator
 from typing import Any, Generic, NamedTuple, cast
@@ -25,10 +25,10 @@ class OwnCommit(NamedTuple, Generic[P]):
     """A commit of cdc_lake.
 
     Attributes:
-        newest: the timeline's newest instant, of any action.
+        newest: the timeline's newest instant of any action.
         buckets: number of buckets per partition; none if rows are looked up.
         keeps_arrays: whether no file loses arrays when Hudi copies its rows.
-        restores: number of restores since.
+        restores: number of restores after it.
     """
 
     progress: P
@@ -155,7 +155,7 @@ class HudiCommits(Generic[P]):
         return len(timeline.readCommitMetadata(next(self._written(timeline))).getWriteStats())
 
     def _completed_ms(self, instant: Any) -> int:
-        """The time of a commit's completion; an instant is named after its start, which is seconds earlier."""
+        """The completion time of a commit. The instant's name is its start time, which is seconds earlier."""
         if not self._is_version_6:
             return milliseconds(instant.getCompletionTime())
         # Version 6 has only the file's modification time, which Hudi returns in the JVM's time zone.

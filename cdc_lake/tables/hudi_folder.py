@@ -1,4 +1,4 @@
-"""The metadata folder of a Hudi table: its properties, what a killed run left in it, and the repair of that."""
+"""The metadata folder of a Hudi table: its properties, and the repair of files that a killed run left incomplete."""
 
 from collections.abc import Mapping
 
@@ -78,7 +78,7 @@ class HudiFolder:
         self._is_complete = True
 
     def recover(self) -> list[str]:
-        """Repair what a killed run left; see `Table.recover`."""
+        """Repair the files that a killed run left incomplete; see `Table.recover`."""
         done = []
         timeline = self.timeline()
         if self._is_halfway_changed():

@@ -44,7 +44,7 @@ def check_names(path: str, kind: DataType) -> None:
 
 
 def nullable_columns(schema: StructType) -> list[Column]:
-    """The columns, nullable at every depth: Hudi accepts new ones only so, and later batches may have nulls."""
+    """The columns, nullable at every depth: Hudi requires this of new columns, and later batches may have nulls."""
     return [
         F.when(F.lit(True), F.col(quoted(field.name)).cast(_nullable(field.dataType))).alias(field.name)
         for field in schema

@@ -1,4 +1,4 @@
-"""Hudi's settings: those of every read and write, and the properties that a table must have.
+"""Hudi's settings for reads and writes, and the properties that a table must have.
 
 The fold determines the rows before they are written, so Hudi must not order them again: the last write wins
 (`COMMIT_TIME_ORDERING`). docs/decisions/hudi.md has the reasons.
@@ -65,7 +65,7 @@ class HudiSettings:
         kind: the table's type.
         partitions: partition fields, combined in one column: several partition columns need Hudi's ComplexKeyGenerator
             or CustomKeyGenerator, whose tables not all readers support.
-        buckets: file groups per partition; none if rows are looked up, in as many groups as needed.
+        buckets: file groups per partition; None for as many as needed, in which rows are looked up.
         is_version_6: whether the table has version 6 of Hudi's format, for old readers.
         properties: Hudi's settings for each write, which override the defaults.
     """

@@ -54,8 +54,8 @@ def others_since(names: Iterable[str], since: str, named: Iterable[str]) -> set[
     Args:
         names: the timeline's files.
         since: the newest instant before this writer began.
-        named: instants in this writer's error; those after `since` are its own. Without any, only complete commits are
-            certainly of others.
+        named: the instants in this writer's error; those after `since` are its own. Without them, only complete
+            commits are certain to be of others.
     """
     own = {at for at in named if at > since}
     files = [match for name in names if (match := _FILE.fullmatch(name)) and match["at"] > since]

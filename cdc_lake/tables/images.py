@@ -1,4 +1,4 @@
-"""Rows of silver that changed between two versions, before and after."""
+"""The rows of silver that changed between two versions, before and after the change."""
 
 from collections.abc import Sequence
 from typing import Any

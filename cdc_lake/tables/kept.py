@@ -1,4 +1,4 @@
-"""Complete changes that keep stored values."""
+"""Fill changes with the stored values that they keep."""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F

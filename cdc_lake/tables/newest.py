@@ -39,8 +39,8 @@ class Newest(NamedTuple, Generic[P]):
     Attributes:
         progress: its progress.
         table_id, version: see `Table`.
-        bytes: of its files, for Hudi including older versions; none if Delta's log does not have it, or the lake is not
-            in a local folder.
+        bytes: the size of its files, for Hudi including older versions; None if Delta's log does not have it, or the
+            lake is not in a local folder.
     """
 
     progress: P
@@ -50,10 +50,10 @@ class Newest(NamedTuple, Generic[P]):
 
 
 def newest_commit(files: Files, path: str, format: Literal["delta", "hudi"], kind: type[P]) -> Newest[P] | None:
-    """A table's progress, id, version and size.
+    """The state of a table after its newest commit.
 
-    None if there is no table, or if the log is not simply as cdc_lake's last commit left it: another program or version
-    made the newest commit, the table was restored, or a file is damaged. Spark then reads the log and reports problems.
+    None if there is no table, if another program or version made the newest commit, if the table was restored, or if a
+    file is damaged. Spark then reads the log and reports problems.
 
     Args:
         path: the table's folder.
@@ -67,8 +67,8 @@ def newest_commit(files: Files, path: str, format: Literal["delta", "hudi"], kin
 
 
 class LogicalFile(NamedTuple):
-    """What Delta's log adds and removes: a data file with its deleted rows. A merge may replace one by another of the
-    same path.
+    """A data file with its deleted rows, as Delta's log adds and removes it. A merge may replace a file by another with
+    the same path.
 
     Attributes:
         path: as in the log, which encodes it like a URL.
@@ -101,7 +101,7 @@ class DataFile(NamedTuple):
 def newest_rows(files: Files, path: str) -> tuple[Newest[BronzeProgress], list[DataFile]] | None:
     """A bronze table's `newest_commit` and its data files.
 
-    None if `newest_commit` is none, or if the files need Delta to be read: with deletion vectors or mapped columns.
+    None if `newest_commit` is None, or if only Delta can read the files: with deletion vectors or mapped columns.
 
     Args:
         path: the table's folder.
@@ -146,7 +146,7 @@ def rows_where(
 
 
 def newest_schema(files: Files, path: str) -> StructType | None:
-    """A Delta table's columns; none in the cases in which `newest_rows` is none.
+    """A Delta table's columns; None if `newest_rows` is None.
 
     Args:
         path: the table's folder.
@@ -199,7 +199,7 @@ class _DeltaLog(NamedTuple):
         return any(name.startswith("delta.columnMapping.") for name in self.metadata()["configuration"])
 
     def added(self) -> list[Mapping[str, Any]] | None:
-        """The `add` actions of the table's files; none in the cases of `newest_rows`."""
+        """The `add` actions of the table's files; None if `newest_rows` is None."""
         if self.maps_columns():
             return None
         added: list[Mapping[str, Any]] = []

@@ -18,7 +18,7 @@ _FORMATS = {"year": "yyyy", "month": "yyyy-MM", "day": "yyyy-MM-dd", "hour": "yy
 _MOMENTS = frozenset({"date", "timestamp", "timestamp_ntz"})
 _WITHOUT_TEXT = ("array<", "map<", "struct<", "binary")
 _MAX_LENGTH = 64
-"""Characters of a partition's name: folder names have at most 255 bytes, and an escaped character takes three."""
+"""Maximum length of a partition's name: folder names have at most 255 bytes, and an escaped character needs three."""
 
 
 def check_partitions(
@@ -31,7 +31,7 @@ def check_partitions(
     """Check that a table can be partitioned as its settings say.
 
     Args:
-        columns: its columns, name -> Spark type, without cdc_lake's own.
+        columns: the source's columns, name -> Spark type.
         keys: its primary key. If `columns` has only these, the other columns are not known yet.
         todo: what to do if the check fails.
 
@@ -72,13 +72,13 @@ def partition_columns(
 
 
 def with_partitions(rows: DataFrame, fields: Sequence[PartitionField]) -> DataFrame:
-    """Rows with partition columns added."""
+    """Add partition columns to rows."""
     found = partition_columns(fields, rows.columns, lambda name: F.col(quoted(name)))
     return rows.withColumns(found) if found else rows
 
 
 def with_one_partition(rows: DataFrame, fields: Sequence[PartitionField]) -> DataFrame:
-    """Rows with one column added that combines all partition columns."""
+    """Add one column to rows that combines all partition columns."""
     if len(fields) < 2:
         return with_partitions(rows, fields)
     found = partition_columns(fields, rows.columns, lambda name: F.col(quoted(name)))

@@ -22,8 +22,8 @@ class SidePin(BaseModel):
     Attributes:
         id: the side table's id.
         version: its version.
-        nonce: of that version's commit.
-        kinds: the kinds of entries that it may have (`columns.SIDE_KINDS`).
+        nonce: the nonce of that version's commit.
+        kinds: the kinds of entries that it may contain (`columns.SIDE_KINDS`).
         swept_ms: when expired entries were last removed.
     """
 
@@ -37,8 +37,8 @@ class SidePin(BaseModel):
 
 
 class Gap(BaseModel):
-    """Offsets of a partition that a run skipped on request: because they were deleted before they were read, or by
-    `start`, `seek` or `--accept-loss`.
+    """Offsets of a partition that a run skipped: with `--accept-loss`, because Kafka deleted them, or by `read.start`
+    or `cdc-lake seek`.
 
     Attributes:
         topic_id: Kafka's topic id.
@@ -60,7 +60,7 @@ class Sent(BaseModel):
 
     Attributes:
         commit: all rows up to this commit of the table were sent.
-        is_whole: false if the first send began at this commit, and an unknown part of it was sent.
+        is_whole: false while the first send is incomplete: an unknown part of this commit was sent.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -70,12 +70,12 @@ class Sent(BaseModel):
 
 
 class KeyFrom(BaseModel):
-    """Where the events of the current primary key begin in a topic. Events before have another key and are ignored.
+    """Where the events with the current primary key begin in a topic. Earlier events are ignored.
 
     Attributes:
         topic_id: Kafka's topic id; events of earlier topics are ignored.
         start: partition -> the first offset of the current key.
-        whole: partition -> the end of the events that contain every row.
+        whole: partition -> the end of the range of events in which every row occurs.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -86,15 +86,15 @@ class KeyFrom(BaseModel):
 
 
 class Progress(BaseModel):
-    """Who made a commit, and its number: what the progress of all three layers shares.
+    """The fields that the progress of all three layers shares: the run that committed, and the commit's number.
 
     Attributes:
         layer: bronze, silver or gold.
         run_id: the run that committed.
-        nonce: of this attempt to commit. If the newest commit has another one, another run has won.
-        follows: the nonce of our previous commit; empty in the first.
-        epoch: increases when a table is restored, so that commit numbers start a new line.
-        commit: the table's own commit number, never used twice; in bronze it is the rows' `batch`.
+        nonce: identifies this attempt to commit. If the newest commit has another nonce, another run has committed.
+        follows: the nonce of cdc_lake's previous commit; empty in the first.
+        epoch: increases when a table is restored.
+        commit: cdc_lake's commit number, never reused; in bronze it is the rows' `batch`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -111,13 +111,13 @@ class Progress(BaseModel):
 
         Args:
             run_id: the run that commits.
-            own: values that differ, by name.
+            own: the fields that change, by name.
         """
         new = {"run_id": run_id, "nonce": uuid.uuid4().hex, "follows": self.nonce, "commit": self.commit + 1}
         return self.model_copy(update=new | own)
 
     def to_metadata(self) -> str:
-        """The text that goes into the commit."""
+        """The text that the commit stores."""
         return json.dumps({METADATA_KEY: self.model_dump(mode="json")}, separators=(",", ":"))
 
     @staticmethod
@@ -125,7 +125,7 @@ class Progress(BaseModel):
         """The progress in a commit's metadata; none if cdc_lake did not make the commit.
 
         Raises:
-            UnsupportedError: a version of cdc_lake made it whose progress this version cannot read.
+            UnsupportedError: an incompatible version of cdc_lake made it.
         """
         try:
             ours = json.loads(text or "null")[METADATA_KEY]
@@ -142,24 +142,24 @@ class Progress(BaseModel):
 
 
 class BronzeProgress(Progress):
-    """What a bronze table has read of its topic.
+    """How far a bronze table has read its topic.
 
     Attributes:
-        offsets: topic id -> partition -> the next offset to read; the ids in the order of their generations.
-        last: partition -> the last record read of the newest generation, if nothing was passed over behind it.
+        offsets: topic id -> partition -> the next offset to read. The topic's generations, oldest first.
+        last: partition -> the last record read of the newest generation, unless offsets after it were skipped.
         log_ts: partition -> the running maximum of Kafka's timestamp, ms.
         sent: topic -> how far quarantined records were sent to it.
-        key: the primary key's columns, name to Spark type, by which JSON keys are judged.
-        kinds: `<side>.<frame>` -> the kind of id that the numbers in its frames are, once that is settled.
-        owners: `key` and `value` -> what the topic's records are named after: mostly the topic.
-        frames: the frames of the newest batch with records; those of the next one are probably the same.
-        are_ok: whether all records of that batch were ok, as those of the next one probably are, then.
-        rows: rows of this commit; silver plans by it before it reads them.
-        record_bytes: average size of a record's key and value in the newest batch with records; null before.
-        bytes: of the records of all batches up to this one.
-        gaps: offsets that this commit passed over, as the operator allowed; not carried forward.
-        again: partition -> the offset up to which the newest generation was read before, where it is being read again.
-        total_rows: rows of all commits up to this one; null if the progress was once lost, and derived from the rows.
+        key: the primary key's columns, name to Spark type; JSON keys are checked against them.
+        kinds: `<side>.<frame>` -> the kind of schema id in these frames, once it is known.
+        owners: `key` and `value` -> the names from which the Avro record names are derived, usually the topic.
+        frames: the frames of the newest batch with records; the next batch probably has the same.
+        are_ok: whether all records of that batch were ok; if so, those of the next one probably are.
+        rows: the number of rows of this commit, from which silver plans its batches.
+        record_bytes: the average size of key and value in the newest batch with records; null without one.
+        bytes: the size of the records of all batches up to this one.
+        gaps: the offsets that this commit skipped; the next commit does not repeat them.
+        again: partition -> the offset up to which the newest generation is being read again.
+        total_rows: rows of all commits up to this one; null if the progress was lost and restored from the rows.
     """
 
     layer: Literal["bronze"] = "bronze"
@@ -190,27 +190,27 @@ class BronzeProgress(Progress):
 
 
 class DerivedProgress(Progress):
-    """What a silver or gold table has read of other tables.
+    """How far a silver or gold table has read other tables.
 
     Attributes:
-        sources: id of each table read -> the commit number of it that was read last.
-        nonces: id of each table in `sources` -> the nonce of that commit, because a table that is restored from a
-            backup gives its number to another commit.
+        sources: id of each source table -> the last commit number that was read.
+        nonces: id of each table in `sources` -> the nonce of that commit, because a table restored from a backup may
+            reuse its number.
     """
 
     sources: dict[str, int] = {}
     nonces: dict[str, str] = {}
 
     def is_of(self, source: str, newest: Progress) -> bool | None:
-        """Whether the commit of a source that was read is in the history that the source has now.
+        """Whether the last commit that was read of a source is in the source's current history.
 
         Args:
             source: the table's id.
             newest: the progress in its newest commit.
 
         Returns:
-            False if the source was deleted, restored or replaced by a backup since; None if only the commits between
-            the two can tell.
+            False if the source was deleted, restored or replaced by a backup since; None if this depends on the
+            commits in between.
         """
         reached = self.sources.get(source)
         if reached is None or reached > newest.commit:
@@ -222,16 +222,17 @@ class DerivedProgress(Progress):
 
 
 class SilverProgress(DerivedProgress):
-    """What a silver table has folded of bronze, and its columns.
+    """How far a silver table has merged bronze, and its columns.
 
     Attributes:
         keys: the primary key's columns, sorted.
-        key_from: where the events of this key begin, if the primary key was another one before.
-        beside: column -> the one that it holds values of another type for.
+        key_from: where the events with this key begin, if the primary key changed.
+        beside: variant column -> its target column (`silver.evolution`).
         gone: the columns that the source no longer sends.
-        defaulted: the columns whose nulls arrive as their defaults, of which the user was warned.
-        side: the side table that belongs to this commit; none before the first entry.
-        again: with `merge.mode: append`, partition -> the offset to which silver has records that bronze reads again.
+        defaulted: the columns for which a run warned that nulls arrive as the column's default.
+        side: the version of the side table that belongs to this commit; None before the first entry.
+        again: with `merge.mode: append`, partition -> the offset up to which bronze reads records again that silver
+            has.
         offsets: bronze's `offsets` at the last batch that was merged.
     """
 
@@ -246,9 +247,9 @@ class SilverProgress(DerivedProgress):
     offsets: dict[str, dict[int, int]] = {}
 
     def ahead_of(self, bronze: BronzeProgress) -> dict[int, tuple[int, int]]:
-        """What silver has merged and bronze has not read, which happens if bronze was restored or replaced.
+        """The offsets that silver has merged and bronze has not read, because bronze was restored or replaced.
 
-        A topic id that silver has not seen is newer than all that it has merged.
+        A topic id that silver does not know is newer than everything that silver has merged.
 
         Returns:
             Partition -> bronze's next offset, and silver's.
@@ -262,11 +263,11 @@ class SilverProgress(DerivedProgress):
 
 
 class GoldProgress(DerivedProgress):
-    """What a gold table was made from.
+    """The state of silver that a gold table was computed from.
 
     Attributes:
-        epochs: id of each silver table read -> its epoch; a RESTORE of silver changes its rows and no number.
-        versions: id of each silver table read -> the version of it that was read.
+        epochs: id of each silver table read -> its epoch; a RESTORE changes silver's rows, but no commit number.
+        versions: id of each silver table read -> the version that was read.
         sent: topic -> how far the table was sent to it.
         model: the fingerprint of the model.
     """

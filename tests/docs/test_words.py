@@ -1,11 +1,12 @@
-"""Pages, messages, help texts and settings use the field's words; test names are short.
+"""Pages, messages, help texts, settings, docstrings and comments use the field's words; test names are short.
 
-A replaced word is allowed in docstrings and comments of the package, in backquotes, and in a text without a space, such
-as the Unix user `nobody`.
+A replaced word is allowed in backquotes, in the name of an attribute that a docstring describes, and in a message
+without a space, such as the Unix user `nobody`.
 """
 
 import ast
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,18 @@ IN_MESSAGES = re.compile(
     re.IGNORECASE,
 )
 """More words in messages, help texts and descriptions, which are short. "X is no Y" is "X is not a Y"."""
+TERSE = (
+    *("told", "held", "stretch(?:es)?", "lone (?!surrogates)", "whoever", "ours?", "yours", "of what", "in words"),
+    *("another one that", "of those (?:of|that)", "(?:another|others) than (?:before|it|that)", "are others"),
+    *("(?:are|is|was|were) to be", "were there", "says? (?:its|no|so|what|where|which|who)", "rests? on", "see that"),
+    *("nothing (?:knows|says|tells)", "do(?:es)? not answer", "no use for", "passed over", r"leaves? (?:\S+ ){0,4}out"),
+    *("go(?:es)? (?:into|over) (?:an?|the)", r"(?<!there )(?:are|is) no (?!longer\b|more\b)"),
+)
+MANNER = re.compile(rf"{WORDS.pattern}|\b(?:{'|'.join(TERSE)})\b|, an? [\w ]+ each\b", re.IGNORECASE)
+"""Terse or inverted English in docstrings, comments and messages: write subject, verb, object."""
+DANGLING = re.compile(r"\A(?:Of|Those)\b|^ +(?:\w+, )*\w+: (?:of|that|those)\b|\b(?:are|is) gone\b", re.MULTILINE)
+"""Docstrings and comments that lack a noun: write `size: the size of the file`, not `size: of the file`."""
+ATTRIBUTE = re.compile(r"^ +(?:\w+, )*\w+:", re.MULTILINE)
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 PAGES = sorted([*DOCS.rglob("*.md"), CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md"])
 MODULES = sorted((CHECKOUT / "cdc_lake").rglob("*.py"))
@@ -63,6 +76,40 @@ def replaced_words(module: Path) -> set[str]:
 
 def test_messages_use_the_words_of_the_glossary() -> None:
     found = {str(module.relative_to(CHECKOUT)): replaced_words(module) for module in MODULES}
+
+    assert {module: words for module, words in found.items() if words} == {}
+
+
+def documentation(module: Path) -> Iterator[str]:
+    """The docstrings and comments of a module, without code in backquotes."""
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield CODE.sub("`code`", node.value.value)
+    with module.open(encoding="utf-8") as lines:
+        for token in tokenize.generate_tokens(lines.readline):
+            if token.type == tokenize.COMMENT:
+                yield CODE.sub("`code`", token.string.lstrip("# "))
+
+
+def manners(module: Path) -> set[str]:
+    """What is terse or inverted in a module's docstrings, comments and messages."""
+    found = {match[0] for text in messages(module) for match in MANNER.finditer(text)}
+    for text in documentation(module):
+        sentences = " ".join(ATTRIBUTE.sub(" ", text).split())
+        found |= {match[0].strip() for match in (*MANNER.finditer(sentences), *DANGLING.finditer(text))}
+    return found
+
+
+def test_terse_english_is_found(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    text = "Those of\n    the table.\n\n    Attributes:\n        gone: of what was\n            told."
+    module.write_text(f'"""{text}"""\nraise ValueError("no name says its region")  # `told` beside it\n')
+
+    assert manners(module) == {"Those", "gone: of", "of what", "told", "says its", "beside"}
+
+
+def test_package_is_written_in_plain_english() -> None:
+    found = {str(module.relative_to(CHECKOUT)): manners(module) for module in MODULES}
 
     assert {module: words for module, words in found.items() if words} == {}
 

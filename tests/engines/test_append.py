@@ -294,7 +294,7 @@ def test_invalid_derive_expression_exits_2_and_writes_nothing(
         ({"merge": {"keys": ("id",)}}, "merge.keys: it has no effect with `merge.mode: append`"),
         (
             {"storage": (StorageConfig(format="hudi", type="mor"),)},
-            "merge.mode: append: such tables are stored in Delta",
+            "merge.mode: append: append mode supports Delta only",
         ),
         ({"merge": {"mode": "merge"}}, "merge.derive: it has no effect with `merge.mode: merge`"),
     ],

@@ -374,7 +374,7 @@ def without_leases(tmp_path: Path) -> Config:
 
 
 WITHOUT_LEASE = (
-    "{}: lake.lease.enabled: false: the table is stored in Hudi, where two runs at once can undo each other's commits; "
+    "{}: lake.lease.enabled: false: the table is stored in Hudi, where concurrent runs can undo each other's commits; "
     "remove the setting, or store the table in Delta"
 )
 

@@ -280,5 +280,5 @@ def test_seek_is_refused_if_bronze_has_advanced(spark: SparkSession, tmp_path: P
 
     (done,) = seek(here.config(), agreed, scheduler=TableScheduler(spark=spark)).tables
 
-    assert done.error is not None and "has read more since" in done.error.message
+    assert done.error is not None and "has read more records since" in done.error.message
     assert here.land().status == "unchanged"

@@ -164,7 +164,7 @@ def test_missing_table_is_data_loss(
 def test_another_table_is_data_loss(table: SideTable, pins: Pins) -> None:
     _, pin = pins
 
-    with pytest.raises(DamagedFileError, match="the table is not the one that silver refers to"):
+    with pytest.raises(DamagedFileError, match="silver refers to another table"):
         table.read(pin.model_copy(update={"id": "another"}))
 
 
@@ -174,7 +174,7 @@ def test_version_of_another_history_is_data_loss(spark: SparkSession, table: Sid
     of_before = second.model_copy(update={"version": second.version + 1})
 
     assert (first.nonce, second.nonce) != ("", "") and first.nonce != second.nonce
-    with pytest.raises(DamagedFileError, match="version 2 is not the one that silver refers to"):
+    with pytest.raises(DamagedFileError, match="version 2 is not the commit that silver refers to"):
         table.read(of_before)
 
 

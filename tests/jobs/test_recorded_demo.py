@@ -164,7 +164,7 @@ def test_comparison_notices(
 
 
 def test_printed_commands_work_when_pasted(ended: Ended, folder: Path) -> None:
-    _, _, commands = ended.err.partition("that the demo left:\n")
+    _, _, commands = ended.err.partition("on the lake of the demo:\n")
 
     done = subprocess.run(
         ["bash", "-ec", commands], cwd=folder.parent, capture_output=True, text=True, timeout=300, check=False

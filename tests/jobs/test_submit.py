@@ -195,7 +195,7 @@ def test_missing_configuration_file_exits_2_and_is_named(call: Submit, tmp_path:
     done = call("silver", "--table", "t", "--config", str(tmp_path / "absent.yml"))
 
     assert done.code == 2
-    assert f"{tmp_path / 'absent.yml'}: there is no such configuration file" in done.said
+    assert f"{tmp_path / 'absent.yml'}: the configuration file does not exist" in done.said
     assert "--config" in done.said
 
 

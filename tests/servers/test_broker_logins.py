@@ -276,7 +276,7 @@ def test_incomplete_login_settings_are_named_before_start(refused: Refused, tmp_
         ({"auth": "scram_sha_512", "user": "lake"}, "`auth: scram_sha_512` needs `kafka.password`"),
         ({"auth": "oauthbearer"}, "`auth: oauthbearer` needs `kafka.oauth`"),
         ({"auth": "gssapi"}, "`auth: gssapi` needs `kafka.kerberos`"),
-        ({"auth": "plain", "user": "lake", "password": "canary-5"}, "write where the secret is, not the secret"),
-        ({"java": {"sasl.jaas.config": "canary-6"}}, "`sasl.jaas.config` is not among the settings that may be set"),
+        ({"auth": "plain", "user": "lake", "password": "canary-5"}, "write a reference to the secret, not the secret"),
+        ({"java": {"sasl.jaas.config": "canary-6"}}, "`sasl.jaas.config` is not an allowed setting"),
     ):
         assert said in refused(settings(tmp_path, "127.0.0.1:9", **kafka)), json.dumps(kafka)

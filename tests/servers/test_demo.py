@@ -158,7 +158,7 @@ def test_demo_prints_steps_summary_and_next_commands(ended: Ended) -> None:
 
 @pytest.mark.core
 def test_printed_commands_work_when_pasted(ended: Ended) -> None:
-    _, _, commands = ended.err.partition("that the demo left:\n")
+    _, _, commands = ended.err.partition("on the lake of the demo:\n")
 
     done = subprocess.run(["bash", "-ec", commands], capture_output=True, text=True, timeout=300, check=False)
 

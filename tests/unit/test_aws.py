@@ -63,7 +63,7 @@ def test_environment_variable_can_name_the_parameter(monkeypatch: pytest.MonkeyP
         ("lake: {root: here}", "cannot use a local `lake.root`"),
         ("run: {parallel: 2}", "cannot use a local `lake.root`"),
         ("lake: {roots: 's3://b'}", "`lake.roots` is not a known key (did you mean `root`?)"),
-        ("- a", "must hold keys and values"),
+        ("- a", "is not a mapping of keys to values"),
         ("a: [", "this is not YAML"),
     ],
 )

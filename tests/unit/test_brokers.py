@@ -133,7 +133,9 @@ def test_region_that_cannot_be_derived_is_a_config_error(tmp_path: Path) -> None
     file = tmp_path / "cdc-lake.yml"
     file.write_text("kafka: {bootstrap_servers: 'msk.internal:9098', auth: aws_msk_iam}")
 
-    with pytest.raises(ConfigError, match=r"`kafka`: no name of a broker of Amazon MSK says its region: set `region`"):
+    with pytest.raises(
+        ConfigError, match=r"`kafka`: the brokers' host names do not contain the AWS region; set `region`"
+    ):
         load_config(file)
 
 
@@ -378,19 +380,22 @@ def certificates(tmp_path: Path) -> Certificates:
     ("kafka", "said"),
     [
         ({"auth": "plain"}, "`auth: plain` needs `kafka.user` and `kafka.password`"),
-        ({"auth": "scram_sha_512", "user": "a", "password": "canary"}, "write where the secret is, not the secret"),
-        ({"user": "a"}, "`auth: none` has no use for `kafka.user`"),
+        (
+            {"auth": "scram_sha_512", "user": "a", "password": "canary"},
+            "write a reference to the secret, not the secret",
+        ),
+        ({"user": "a"}, "`kafka.user` has no effect with `auth: none`"),
         ({"auth": "azure_event_hubs"}, "`auth: azure_event_hubs` needs `kafka.connection_string`"),
         (
             {"auth": "azure_event_hubs", "connection_string": "env:A", "tls": {"enabled": False}},
-            "`auth: azure_event_hubs` is over TLS only",
+            "`auth: azure_event_hubs` requires TLS",
         ),
         ({"tls": {"enabled": False}}, "without a login, TLS is off unless `kafka.tls` sets it"),
-        ({"tls": {"key": "a.pem"}}, "`key` is the private key of a certificate: set `cert` too"),
-        ({"tls": {"enabled": False, "ca": "a.pem"}}, "without TLS there are no certificates"),
+        ({"tls": {"key": "a.pem"}}, "`key` is the private key of a certificate; set `cert` too"),
+        ({"tls": {"enabled": False, "ca": "a.pem"}}, "`enabled: false` allows no other TLS setting"),
         ({"java": {"fetch.max.wait": 1}}, "did you mean `fetch.max.wait.ms`?"),
         *(
-            ({client: {name: "canary"}}, f"`{name}` is not among the settings that may be set here")
+            ({client: {name: "canary"}}, f"`{name}` is not an allowed setting")
             for client, name in (
                 ("java", "sasl.jaas.config"),
                 ("java", "sasl.login.callback.handler.class"),

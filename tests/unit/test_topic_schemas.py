@@ -82,13 +82,13 @@ def test_differences_are_listed_field_by_field() -> None:
     assert told(before, before) == []
     assert told(before, after) == [
         "`a` may be null now",
-        "`b` is gone",
+        "`b` was removed",
         "`c` was decimal(5,2) and is decimal(9,2) now",
         "`d[]` was int and is long now",
     ]
     assert told(record(("in", record(("x", "int"), name="I"))), record(("in", record(("y", "int"), name="J")))) == [
         "the record `I` is called `J` now",
-        "`in.x` is gone",
+        "`in.x` was removed",
         "`in.y` is new, int",
     ]
     assert told(record(("a", "int"), ("b", "int")), record(("b", "int"), ("a", "int"))) == [
