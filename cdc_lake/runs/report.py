@@ -251,6 +251,8 @@ class TableReport(Timed, BaseModel):
         unmet (silver, gold, rebuild; events or rows): How many events or rows did not meet an expectation, by its name,
             zeros included.
         seconds (all; seconds): The time spent on the table, by phase.
+        waited (all; seconds): How long the table waited for a free thread (`run.parallel`) when it had new data or
+            another batch.
         warnings: Problems that did not stop the run.
         freshness (silver): How old changes were when they were committed; null if there were none with a time. Snapshot
             rows and replayed events do not count. Of large batches, ages are rounded.
@@ -273,6 +275,7 @@ class TableReport(Timed, BaseModel):
     examples: dict[str, list[str]] = {}
     unmet: dict[str, int] = {}
     seconds: dict[str, float] = {}
+    waited: float = 0.0
     warnings: list[str] = []
     freshness: Freshness | None = None
     reconciled: ReconcileResult | None = None
@@ -317,6 +320,8 @@ class Report(Timed, BaseModel):
         ended_at: When the run ended, in UTC.
         because (bronze): The user and the reason of `cdc-lake quarantine drop`; null for other runs.
         seconds (all; seconds): The duration of the run, by phase. Writing the report is not included.
+        utilization: The share of the threads' time (`run.parallel`) that the layer's tables took, 0 to 1. The layers of
+            one process add up. If the sum is near 1, tables wait for each other. Null if no table was processed.
         tables: A report for each table. Continuous runs omit tables that failed before with an error that cannot be
             retried.
         is_news: Whether it is written and printed; false if a continuous run has nothing new to report.
@@ -329,6 +334,7 @@ class Report(Timed, BaseModel):
     ended_at: datetime | None = None
     because: str | None = None
     seconds: dict[str, float] = {}
+    utilization: float | None = None
     tables: list[TableReport] = []
     is_news: bool = Field(default=True, exclude=True)
     unwritten: Failure | None = Field(default=None, exclude=True)

@@ -13,7 +13,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -75,11 +75,12 @@ class _Tables:
 
 @dataclass(eq=False)
 class _Turn:
-    """A table, and whether its next batch is due."""
+    """A table, whether its next batch is due, and since when."""
 
     tables: _Tables
     done: TableReport
     is_due: bool
+    due_at: float = field(default_factory=time.monotonic)
 
 
 class TableScheduler:
@@ -353,13 +354,20 @@ class TableScheduler:
             for turn in turns:
                 is_over = turn.done.error or self._stopping.is_set()
                 if not is_over and (turn.is_due or first.batches > before):
+                    waited = time.monotonic() - turn.due_at if turn.is_due else 0.0
+                    turn.done.waited = round(turn.done.waited + waited, 3)
                     turn.is_due = self._process(turn.tables, spark, turn.done)
+                    turn.due_at = time.monotonic()
             return any(turn.is_due for turn in turns)
 
+        begun = time.monotonic()
         with ExitStack() as phases:
             for report in reports:
                 phases.enter_context(report.phase("tables"))
-            self._run_queue(queue, process, more)
+            threads = self._run_queue(queue, process, more)
+        available = threads * (time.monotonic() - begun)
+        for report in reports if available else ():
+            report.utilization = round(sum(sum(done.seconds.values()) for done in report.tables) / available, 2)
         for report in reports if self.is_continuous else ():
             failures = {done.table: done.error for done in report.tables if done.error}
             self.skipped[report.layer] |= {table: error for table, error in failures.items() if not error.retryable}
@@ -430,11 +438,14 @@ class TableScheduler:
         queue: Sequence[T],
         do: Callable[[SparkSession, T], bool],
         more: Callable[[], Iterable[T]] | None = None,
-    ) -> None:
+    ) -> int:
         """Call `do` for each item. As long as it returns true, the item goes back to the end of the queue.
 
         Args:
             more: returns further items; called whenever the queue is empty.
+
+        Returns:
+            The number of threads.
         """
         line, working = deque(queue), list[T]()
         lock = threading.Lock()
@@ -479,6 +490,7 @@ class TableScheduler:
         finally:
             for thread in threads:
                 thread.join()
+        return number
 
 
 def _log_retry(state: RetryCallState) -> None:
@@ -522,7 +534,7 @@ class _News:
         rows = {topic: new.rows if new else 0 for topic, new in zip(idle, news, strict=True)}
         found = [idle[topic] for topic in sorted(idle, key=lambda topic: -rows[topic]) if rows[topic]]
         for turns in found:
-            turns[0].is_due = True
+            turns[0].is_due, turns[0].due_at = True, started
         ended = time.monotonic()
         self._next_at = ended + max(_POLL_SECONDS, 3 * (ended - started))
         return found

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -177,6 +178,23 @@ def test_rolling_round_ends_if_the_source_does_not_respond(
 
     assert {done.table: done.batches for done in report.tables} == {"slow": 1, "quick": 1}
     assert not scheduler.wait(0)
+
+
+def test_report_has_waits_and_how_busy_the_threads_were(spark: SparkSession, layer: Callable[..., Needing]) -> None:
+    def work(spark: SparkSession, done: TableReport) -> None:
+        time.sleep(0.2)
+
+    bronze = layer("bronze", {"a": 2, "b": 1}, Doing({"a": 1, "b": 1}, work))
+    silver = layer("silver", {"a": 0, "b": 0}, Doing({"a": 1, "b": 1}))
+
+    landed, merged = TableScheduler(spark=spark).run(bronze, silver)
+
+    first, second = landed.tables
+    assert first.waited < 0.15 < 0.2 <= second.waited < 1
+    assert [done.waited for done in merged.tables] == [0, 0]  # right after bronze, in its thread
+    assert landed.utilization is not None and merged.utilization is not None
+    assert merged.utilization < 0.5 < landed.utilization
+    assert landed.utilization + merged.utilization <= 1.01
 
 
 def test_failure_in_bronze_makes_no_silver_due(spark: SparkSession, layer: Callable[..., Needing]) -> None:
