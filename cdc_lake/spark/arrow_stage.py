@@ -73,8 +73,11 @@ def _from_arrow(spark: SparkSession, batches: Iterable[pa.RecordBatch], schema: 
 
 
 def in_driver(rows: DataFrame) -> DataFrame:
-    """Compute rows of at most `DRIVER_BYTES`, and hold them in the driver, so that no later job computes them again."""
-    return map_in_driver(rows, iter, rows.schema)
+    """Compute rows of at most `DRIVER_BYTES`, and hold them in the driver, so that no later job computes them again.
+
+    The result has one partition, or a write would make a file for each core.
+    """
+    return map_in_driver(rows, iter, rows.schema).coalesce(1)
 
 
 def _without_pandas(function: Function, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
