@@ -27,8 +27,7 @@ from cdc_lake.silver.fold_result import FoldResult
 from cdc_lake.silver.merge import fold_events, is_start
 from cdc_lake.silver.reader import BatchSchemas
 from cdc_lake.silver.table_run import SilverRun, missing_records, read_only_run
-from cdc_lake.tables.images import as_columns_of
-from cdc_lake.tables.kept import with_kept
+from cdc_lake.tables.joins import as_columns_of, with_kept
 from cdc_lake.tables.progress import KeyFrom, SilverProgress
 
 _PLACE = ["topic", "generation", "partition", "offset"]
