@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from cdc_lake.columns import DELETE, HUDI_PREFIX, KEEP, KEY, quoted
 from cdc_lake.errors import ConfigError, TableLockedError, UnsupportedError
 from cdc_lake.partitioning import PartitionField
+from cdc_lake.points import time_text
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import Commit, P, Version, progress_of, read_back
 from cdc_lake.tables.hudi_commits import HudiCommits, OwnCommit, commit_metadata
@@ -36,7 +37,7 @@ from cdc_lake.tables.hudi_settings import (
     nullable_columns,
     stored_type,
 )
-from cdc_lake.tables.hudi_timeline import milliseconds, others_since, time_text, wait_until_past
+from cdc_lake.tables.hudi_timeline import milliseconds, others_since, wait_until_past
 from cdc_lake.tables.joins import with_kept
 from cdc_lake.tables.partitions import with_one_partition
 

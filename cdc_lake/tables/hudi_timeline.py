@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from fastavro import block_reader
 
 from cdc_lake.errors import InfrastructureError
+from cdc_lake.points import time_text
 
 WRITTEN = frozenset({"commit", "deltacommit", "replacecommit"})
 """The actions that write rows."""
@@ -112,15 +113,6 @@ def milliseconds(instant: str) -> int:
     """The time of an instant such as `20261122192503833`, which is in UTC, in milliseconds since 1970."""
     moment = datetime.strptime(instant[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
     return int(moment.timestamp()) * 1000 + int(instant[14:] or 0)
-
-
-def time_text(ms: float) -> str:
-    """A time in messages, for example `2026-11-22 19:25:03Z`.
-
-    Args:
-        ms: milliseconds since 1970.
-    """
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
 def wait_until_past(path: str, instant: str) -> None:
