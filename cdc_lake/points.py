@@ -73,3 +73,12 @@ def milliseconds(at: datetime | str) -> int:
 def iso(ms: int) -> str:
     """Milliseconds since 1970 as ISO 8601 text in UTC, which `milliseconds` reads."""
     return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def time_text(ms: float) -> str:
+    """A time in messages, for example `2026-11-22 19:25:03Z`.
+
+    Args:
+        ms: milliseconds since 1970.
+    """
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"

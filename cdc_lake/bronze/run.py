@@ -14,7 +14,7 @@ from cdc_lake.bronze.batch import land_next
 from cdc_lake.bronze.dead_letters import is_due
 from cdc_lake.bronze.offsets import continue_from, lag_by_partition, unread
 from cdc_lake.bronze.topic_run import TopicRun
-from cdc_lake.catalogs.naming import colliding
+from cdc_lake.catalogs.catalog import colliding
 from cdc_lake.config import Config
 from cdc_lake.failpoints import reach
 from cdc_lake.lake.lake import is_table_name

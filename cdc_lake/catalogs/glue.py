@@ -11,8 +11,7 @@ from botocore.config import Config as ClientConfig
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
 from cdc_lake.aws import rejects_credentials
-from cdc_lake.catalogs.catalog import Column, Entry, Listing, differences
-from cdc_lake.catalogs.listings import delta_listing, hudi_listings
+from cdc_lake.catalogs.catalog import Column, Entry, Listing, delta_listing, differences, hudi_listings
 from cdc_lake.config import CatalogConfig
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 

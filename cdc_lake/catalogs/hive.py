@@ -11,8 +11,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
-from cdc_lake.catalogs.catalog import PATH, Column, Entry, Listing, differences
-from cdc_lake.catalogs.listings import delta_listing, hudi_listings
+from cdc_lake.catalogs.catalog import PATH, Column, Entry, Listing, delta_listing, differences, hudi_listings
 from cdc_lake.config import CatalogConfig
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 

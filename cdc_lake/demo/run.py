@@ -26,6 +26,8 @@ from cdc_lake.demo.proof import prove
 from cdc_lake.demo.result import DemoResult, Show, Step, run_step
 from cdc_lake.demo.source import (
     Source,
+    change,
+    changing,
     check_sample_globs,
     dump_source,
     sample_source,
@@ -34,7 +36,6 @@ from cdc_lake.demo.source import (
     with_tables,
 )
 from cdc_lake.demo.tap import end_offsets, superseded_update
-from cdc_lake.demo.workload import change, changing
 from cdc_lake.embedded.connectors import check_connector, postgres_connector_config, put_connector
 from cdc_lake.embedded.stack import Stack, rss_bytes
 from cdc_lake.errors import ConfigError

@@ -16,13 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cdc_lake.config import endpoints_file
-from cdc_lake.embedded.apicurio import Apicurio
-from cdc_lake.embedded.connect import Connect
-from cdc_lake.embedded.kafka import Kafka
-from cdc_lake.embedded.metastore import Metastore
-from cdc_lake.embedded.ports import choose_ports
+from cdc_lake.embedded.jvm_servers import Apicurio, Connect, Kafka, Metastore
 from cdc_lake.embedded.postgres import Postgres
-from cdc_lake.embedded.server import Server, Site, end_with_this_process, tail
+from cdc_lake.embedded.server import Server, Site, choose_ports, end_with_this_process, tail
 from cdc_lake.embedded.state import Failure, ServerRecord, ServerState, StackRecord, take_lock, write_json
 from cdc_lake.errors import CdcLakeError, InfrastructureError
 from cdc_lake.spark.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock

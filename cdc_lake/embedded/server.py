@@ -1,9 +1,13 @@
-"""The common base of the embedded servers."""
+"""The common base of the embedded servers, and their ports, which the next start reuses."""
 
 import ctypes
+import json
 import os
+import random
 import signal
+import socket
 import subprocess
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +16,19 @@ from typing import ClassVar, TypedDict
 
 import requests
 
+from cdc_lake.embedded.state import write_json
+from cdc_lake.errors import InfrastructureError
 from cdc_lake.spark.jars import Jar, unpack
 
 HOST = "127.0.0.1"
 _TAIL_LINES = 20
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
+PORTS = ("postgres", "kafka", "kafka_controller", "registry", "connect", "metastore")
+
+_PORT_RANGE = range(20_000, 32_000)
+"""Below the kernel's range for outgoing connections, which could take the port of a stopped server."""
+_PORT_WAIT_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -172,3 +183,39 @@ _LOG4J = """<Configuration status="WARN">
   <Loggers><Root level="WARN"><AppenderRef ref="out"/></Root>{}</Loggers>
 </Configuration>
 """
+
+
+def choose_ports(folder: Path) -> dict[str, int]:
+    """Free ports for the servers of a stack, if possible those of its last start."""
+    file = folder / "ports.json"
+    ports: dict[str, int] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    deadline = time.monotonic() + _PORT_WAIT_SECONDS  # servers that were just killed release their ports
+    while not all(map(_is_free, ports.values())) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    chosen: dict[str, int] = {}
+    for name in PORTS:
+        port = ports.get(name)
+        chosen[name] = port if port and _is_free(port) else _any_free(taken={*ports.values(), *chosen.values()})
+    write_json(file, chosen)
+    return chosen
+
+
+def _any_free(taken: set[int]) -> int:
+    for port in random.sample(_PORT_RANGE, k=1000):
+        if port not in taken and _is_free(port):
+            return port
+    raise InfrastructureError(
+        HOST,
+        f"no free port between {_PORT_RANGE.start} and {_PORT_RANGE.stop - 1}",
+        "stop programs that use them",
+    )
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 
 from cdc_lake.config import endpoints_file
+from cdc_lake.embedded.jvm_servers import Metastore
 from cdc_lake.embedded.keeper import ALREADY_RUNNING
-from cdc_lake.embedded.metastore import Metastore
 from cdc_lake.embedded.server import tail
 from cdc_lake.embedded.state import ServerRecord, ServerState, forget_record, is_kept, read_record
 from cdc_lake.errors import InfrastructureError

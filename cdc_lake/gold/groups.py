@@ -14,8 +14,7 @@ from cdc_lake.columns import quoted
 from cdc_lake.config.gold_models import Window
 from cdc_lake.errors import ModelError
 from cdc_lake.gold.query import Query, Source, live_rows, translated_errors
-from cdc_lake.tables.images import AFTER, BEFORE, IMAGE, images
-from cdc_lake.tables.joins import null_safe_join
+from cdc_lake.tables.joins import AFTER, BEFORE, IMAGE, images, null_safe_join
 
 _MOST_NAMED = 10_000
 """Number of groups collected to the driver for conditions that skip files."""

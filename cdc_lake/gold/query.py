@@ -25,7 +25,7 @@ from cdc_lake.spark.arrow_stage import from_rows
 from cdc_lake.spark.user_sql import parser, starts_a_program
 from cdc_lake.tables.contract import Table
 from cdc_lake.tables.damage import damage_error
-from cdc_lake.tables.images import as_columns_of
+from cdc_lake.tables.joins import as_columns_of
 from cdc_lake.tables.progress import SilverProgress
 
 _WHILE_IT_RUNS = (

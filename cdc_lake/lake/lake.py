@@ -6,19 +6,20 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from cdc_lake.columns import BRONZE_STATISTICS
+from cdc_lake.columns import BATCH, BRONZE_STATISTICS
 from cdc_lake.config import StorageConfig
-from cdc_lake.errors import ConfigError
+from cdc_lake.errors import ConfigError, InstallationError
 from cdc_lake.lake.lease import Lease
-from cdc_lake.lake.open import TABLE_FOLDERS, gold_table, silver_table
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.lake.side import SideTable
 from cdc_lake.registries.registry import Registry
+from cdc_lake.spark.versions import has_hudi
 from cdc_lake.storage.files import Files
 from cdc_lake.storage.hadoop import Storage
-from cdc_lake.tables.contract import Table
+from cdc_lake.tables.contract import P, Table
 from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.newest import Newest, newest_commit
+from cdc_lake.tables.hudi import HudiTable
+from cdc_lake.tables.newest import LOG_FOLDER, METADATA_FOLDER, Newest, newest_commit
 from cdc_lake.tables.progress import BronzeProgress, GoldProgress, SilverProgress
 
 BronzeTable = DeltaLakeTable[BronzeProgress]
@@ -26,6 +27,9 @@ _SEGMENT = re.compile(r"[a-zA-Z0-9_-]+")
 _TOPIC = re.compile(rf"{_SEGMENT.pattern}(\.{_SEGMENT.pattern})*")
 _MAX_TOPIC = 249
 """Kafka's limit for the length of a topic name."""
+_MARKS = {"delta": LOG_FOLDER, "hudi": METADATA_FOLDER}
+TABLE_FOLDERS = tuple(_MARKS.values())
+"""Folders that mark a table's folder; each has one of them."""
 
 
 def is_table_name(topic: str) -> bool:
@@ -50,7 +54,7 @@ class SilverTarget:
     side: str
 
     def open(self, spark: SparkSession) -> Table[SilverProgress]:
-        """The table; see `lake.open`."""
+        """The table; see `silver_table`."""
         return silver_table(spark, self.path, self.storage)
 
     def open_side(self, spark: SparkSession) -> SideTable:
@@ -221,3 +225,74 @@ def _nested(table: str, what: str) -> ConfigError:
         what,
         "use another lake.root for one of the two topics (docs/how-to/run-jobs.md#topics-whose-folders-nest)",
     )
+
+
+def silver_table(spark: SparkSession, path: str, wanted: StorageConfig) -> Table[SilverProgress]:
+    """Open a silver table by path.
+
+    Args:
+        wanted: the storage in the settings.
+
+    Raises:
+        ConfigError: the folder has a table of another format, type or program, or with other partitions.
+        InstallationError: it is a Hudi table, but this Spark has no Hudi.
+        UnsupportedError: a newer Hudi release wrote it.
+    """
+    todo = (
+        "restore the table's `storage` setting, or move the folder and its side table away: the silver job then "
+        "rebuilds the table from bronze"
+    )
+    return _table(spark, path, wanted, todo, statistics=(BATCH, "__source_ts_ms"))
+
+
+def gold_table(spark: SparkSession, path: str, wanted: StorageConfig) -> Table[GoldProgress]:
+    """Open a gold table by path; see `silver_table`.
+
+    Args:
+        wanted: the storage in the model.
+    """
+    todo = "restore the model's `table` setting, or move the folder away: the gold job then rebuilds the table"
+    return _table(spark, path, wanted, todo)
+
+
+def _table(
+    spark: SparkSession, path: str, wanted: StorageConfig, todo: str, *, statistics: Sequence[str] = ()
+) -> Table[P]:
+    other = next(format for format in _MARKS if format != wanted.format)
+    if Storage(spark).exists(f"{path}/{_MARKS[other]}"):
+        raise _mismatch(path, f"a {other} table", wanted, todo)
+    if wanted.format == "delta":
+        delta: DeltaLakeTable[P] = DeltaLakeTable(
+            spark,
+            path,
+            partitions=wanted.partitions,
+            statistics=statistics,
+            deletion_vectors=wanted.deletion_vectors,
+            properties=wanted.properties,
+        )
+        found = delta.partitioned_by()
+        if found is not None and found != tuple(field.name for field in wanted.partitions):
+            raise _mismatch(path, f"a delta table with the partitions ({', '.join(found)})", wanted, todo)
+        return delta
+    if not has_hudi():
+        raise InstallationError(
+            path, "it is a Hudi table, but this Spark has no Hudi", "use a profile with Hudi, or store it in Delta"
+        )
+    hudi: HudiTable[P] = HudiTable(
+        spark,
+        path,
+        kind=wanted.type or "cow",
+        partitions=wanted.partitions,
+        buckets=wanted.buckets,
+        table_version=wanted.table_version,
+        properties=wanted.properties,
+    )
+    if (differing := hudi.differing_settings()) is not None:
+        raise _mismatch(path, f"a hudi table whose {differing}", wanted, todo)
+    return hudi
+
+
+def _mismatch(path: str, found: str, wanted: StorageConfig, todo: str) -> ConfigError:
+    by = f"partitioned by ({', '.join(wanted.partition_by)})" if wanted.partition_by else None
+    name = " ".join(filter(None, (wanted.format, wanted.type, by)))
+    return ConfigError(path, f"the folder has {found}, but the settings ask for {name}", todo)

@@ -18,7 +18,6 @@ import re
 import socket
 import threading
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 
@@ -26,6 +25,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cdc_lake.errors import InfrastructureError, TableLockedError
+from cdc_lake.points import time_text
 from cdc_lake.storage.exhaustion import exhaustion_error
 from cdc_lake.storage.hadoop import Storage
 
@@ -65,7 +65,7 @@ class Holder(BaseModel):
 
     def __str__(self) -> str:
         who = f"run {self.run_id} (process {self.pid} on {self.host})" if self.run_id else "another run"
-        return f"{who}, since {_clock(self.since_ms)}"
+        return f"{who}, since {time_text(self.since_ms)}"
 
 
 class Lease:
@@ -202,7 +202,7 @@ class Lease:
         ).model_dump_json()
 
     def _taken_by(self, holder: Holder | None) -> TableLockedError:
-        until = f"; its lease lasts until {_clock(holder.until_ms)} unless renewed" if holder else ""
+        until = f"; its lease lasts until {time_text(holder.until_ms)} unless renewed" if holder else ""
         return TableLockedError(
             self._table,
             f"it is being written by {holder or 'another run'}{until}",
@@ -236,7 +236,3 @@ def _is_alive(pid: int) -> bool:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _clock(ms: int) -> str:
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"

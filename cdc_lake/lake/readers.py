@@ -10,8 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from cdc_lake.lake.lake import BronzeTable, Lake, SilverTarget
-from cdc_lake.lake.open import TABLE_FOLDERS
+from cdc_lake.lake.lake import TABLE_FOLDERS, BronzeTable, Lake, SilverTarget
 from cdc_lake.storage.files import Files
 from cdc_lake.tables.contract import Table, progress_of
 from cdc_lake.tables.newest import DataFile, newest_rows, newest_schema, rows_where

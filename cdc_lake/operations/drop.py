@@ -10,8 +10,14 @@ from cdc_lake.columns import DELETE, KEEP
 from cdc_lake.config import Config
 from cdc_lake.errors import ConfigError
 from cdc_lake.lake.lake import BronzeTable
-from cdc_lake.operations.quarantine import COORDINATES, NOT_DROPPABLE, Selection, selected
-from cdc_lake.operations.quarantine_work import QuarantineWork, run_on_bronze
+from cdc_lake.operations.quarantine import (
+    COORDINATES,
+    NOT_DROPPABLE,
+    QuarantineWork,
+    Selection,
+    run_on_bronze,
+    selected,
+)
 from cdc_lake.runs.context import OpenRun
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler

@@ -13,8 +13,15 @@ from cdc_lake.columns import DELETE, KEEP
 from cdc_lake.config import Config
 from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.lake.schema_files import SchemaFiles
-from cdc_lake.operations.quarantine import ALL, COORDINATES, REJECTED_STAGE, Selection, selected
-from cdc_lake.operations.quarantine_work import QuarantineWork, run_on_bronze
+from cdc_lake.operations.quarantine import (
+    ALL,
+    COORDINATES,
+    REJECTED_STAGE,
+    QuarantineWork,
+    Selection,
+    run_on_bronze,
+    selected,
+)
 from cdc_lake.operations.story import position_text
 from cdc_lake.registries.registry import Registry
 from cdc_lake.runs.context import OpenRun

@@ -32,7 +32,7 @@ from cdc_lake.silver.merge import fold_events
 from cdc_lake.silver.table_run import has_former_key, is_before, read_only_run
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import Table
-from cdc_lake.tables.images import as_columns_of
+from cdc_lake.tables.joins import as_columns_of
 from cdc_lake.tables.progress import BronzeProgress, GoldProgress, KeyFrom
 
 Layer = Literal["bronze", "silver", "gold"]

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from cdc_lake.config import RegistryConfig, StackConfig, registry_address
 from cdc_lake.errors import InstallationError, UnsupportedError
-from cdc_lake.registries.access import access_to
+from cdc_lake.registries.credentials import access_to
 from cdc_lake.registries.registry import Registry
 from cdc_lake.registries.subjects import Subjects
 

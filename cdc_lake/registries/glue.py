@@ -16,7 +16,7 @@ from botocore.exceptions import (
 from cdc_lake.aws import rejects_credentials
 from cdc_lake.config import EMBEDDED, RegistryConfig
 from cdc_lake.errors import ConfigError, InfrastructureError
-from cdc_lake.registries.access import proxy_address
+from cdc_lake.registries.credentials import proxy_address
 from cdc_lake.registries.lookups import RetryPolicy, lookup_seconds
 from cdc_lake.registries.registry import RegisteredSchema, is_id
 

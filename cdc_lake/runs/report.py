@@ -4,6 +4,7 @@ docs/reference/report.md is generated from this file. A field is described as `n
 layers, or with `all`, every run has it.
 """
 
+import os
 import time
 import uuid
 from bisect import bisect_left
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import accumulate
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, Field, PrivateAttr
@@ -385,3 +387,22 @@ def check_totals(where: str, total: int, **parts: int) -> None:
             f"{total} rows went in and {' + '.join(f'{number} {name}' for name, number in parts.items())} came out",
             "this is a bug in cdc_lake: please report it with the run's report; the batch was not committed",
         )
+
+
+def seconds_before(moment: float) -> float | None:
+    """Seconds between the start of the job (this process, or its spark-submit) and a time.
+
+    Args:
+        moment: the time, in seconds since 1970.
+
+    Returns:
+        None if the system is not Linux.
+    """
+    pid = os.getppid() if "PYSPARK_GATEWAY_PORT" in os.environ else os.getpid()
+    try:
+        uptime = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
+        started = int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+    age = uptime - started / os.sysconf("SC_CLK_TCK")
+    return round(max(age - (time.time() - moment), 0.0), 3)

@@ -31,8 +31,7 @@ from cdc_lake.runs.catalog_sync import is_catalog_current, sync_catalog_after_ru
 from cdc_lake.runs.context import PARALLEL_READS, Leases, OpenRun, Run, remove_expired_reports, write_report
 from cdc_lake.runs.errors import translate_error
 from cdc_lake.runs.metrics import check_exporters, export
-from cdc_lake.runs.process import seconds_before
-from cdc_lake.runs.report import Failure, Report, TableReport
+from cdc_lake.runs.report import Failure, Report, TableReport, seconds_before
 from cdc_lake.runs.work import Layer, NewData, Work
 from cdc_lake.spark.session import (
     LOCAL_DIR,

@@ -10,10 +10,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import KEY, quoted
-from cdc_lake.decode.declared import columns_that_lose_nulls
 from cdc_lake.decode.envelope import TRUNCATE, is_snapshot_edge
 from cdc_lake.decode.key import canonical_text, key_fields, key_tree_from_row
 from cdc_lake.decode.records import WriterSchema
+from cdc_lake.decode.schema_texts import columns_that_lose_nulls
 from cdc_lake.decode.trees import Tree
 from cdc_lake.errors import ConfigError
 from cdc_lake.fold.rules import Order

@@ -7,7 +7,7 @@ from typing import Self
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.catalogs.naming import colliding
+from cdc_lake.catalogs.catalog import colliding
 from cdc_lake.columns import BATCH, BRONZE
 from cdc_lake.config import Config
 from cdc_lake.errors import NoProgressError

@@ -19,7 +19,7 @@ from cdc_lake.errors import ExpiredError, TableLockedError
 from cdc_lake.partitioning import PartitionField
 from cdc_lake.spark.expressions import built_once
 from cdc_lake.storage.hadoop import Storage
-from cdc_lake.tables import delta_maintenance, delta_properties
+from cdc_lake.tables import delta_properties
 from cdc_lake.tables.contract import Commit, P, Version, read_back
 from cdc_lake.tables.delta_commits import DeltaCommits
 from cdc_lake.tables.delta_properties import (
@@ -29,9 +29,8 @@ from cdc_lake.tables.delta_properties import (
     first_with_statistics,
     with_statistics,
 )
-from cdc_lake.tables.delta_write import USER_METADATA, committing
-from cdc_lake.tables.joins import equal_in
-from cdc_lake.tables.kept import kept_or_sent
+from cdc_lake.tables.delta_write import USER_METADATA, committing, compact, vacuum
+from cdc_lake.tables.joins import equal_in, kept_or_sent
 from cdc_lake.tables.partitions import partition_columns, with_partitions
 from cdc_lake.tables.progress import DerivedProgress
 
@@ -231,7 +230,7 @@ class DeltaLakeTable(Generic[P]):
 
     def maintain(self) -> dict[str, int]:
         """See `Table`. It runs OPTIMIZE, then VACUUM with the table's retention."""
-        written = delta_maintenance.compact(self._spark, self.path)
+        written = compact(self._spark, self.path)
         return {"files_written": written, "bytes_removed": self.vacuum()}
 
     def vacuum(self) -> int:
@@ -240,7 +239,7 @@ class DeltaLakeTable(Generic[P]):
         Returns:
             The number of bytes removed.
         """
-        return delta_maintenance.vacuum(self._spark, self.path)
+        return vacuum(self._spark, self.path)
 
     def _rows(self, as_of: int | None = None) -> DataFrame:
         reader = self._spark.read.format("delta")

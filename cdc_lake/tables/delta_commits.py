@@ -73,6 +73,7 @@ class DeltaCommits(Generic[P]):
         with self._translated_damage():
             log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self._path)
             snapshot = log.update(False, nothing, nothing)
+        # One text has all files: `getLen` would be a call into the JVM for each file, at each read of the log.
         if empty := _EMPTY_ENTRY.search(snapshot.logSegment().deltas().mkString("\n")):
             raise DamagedFileError(f"{self._path}/{LOG_FOLDER}/{empty[1]}", "the file is empty")
         self._seen = snapshot

@@ -1,8 +1,9 @@
-"""One commit to a Delta table: its settings, and the errors with which Delta rejects it."""
+"""Writes to a Delta table: commits, the errors with which Delta rejects them, OPTIMIZE and VACUUM."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from delta.exceptions import (
     ConcurrentAppendException,
@@ -14,6 +15,7 @@ from delta.exceptions import (
     MetadataChangedException,
     ProtocolChangedException,
 )
+from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -21,6 +23,7 @@ from pyspark.sql import SparkSession
 from cdc_lake.columns import quoted
 from cdc_lake.errors import ConfigError, TableLockedError
 from cdc_lake.spark.versions import tell_conflicts
+from cdc_lake.storage.hadoop import Storage
 
 tell_conflicts()
 
@@ -51,6 +54,8 @@ _SET_BY_HAND = (
     ),
 )
 """Delta's errors of properties and constraints that users set, their names, and how to remove them."""
+_COMPACTION = {"optimize.minFileSize": str(128 << 20), "optimize.maxFileSize": str(128 << 20)}
+"""Delta's default is a gigabyte, and a merge copies the whole file for one changed row."""
 
 
 @contextmanager
@@ -104,3 +109,59 @@ def _constraint_error(path: str, error: Exception) -> ConfigError | None:
                 path, f"{what.format(name)} rejects the source's rows; the batch was not committed", todo
             )
     return None
+
+
+def compact(spark: SparkSession, path: str) -> int:
+    """Compact small files.
+
+    The commit stores no progress: a concurrent append does not conflict with it, so its progress could be older than
+    the append's.
+
+    Returns:
+        The number of files written.
+
+    Raises:
+        TableLockedError: another run committed during compaction.
+    """
+
+    def locked() -> TableLockedError:
+        return TableLockedError(
+            path,
+            "another run committed during compaction",
+            "its files were not changed; run again when the other run has ended",
+        )
+
+    with committing(spark, path, _COMPACTION, locked):
+        optimize = DeltaTable.forPath(spark, path).optimize()
+        written = optimize.executeCompaction().select("metrics.numFilesAdded").head()
+    assert written is not None, "OPTIMIZE returns metrics"
+    return int(written[0])
+
+
+def vacuum(spark: SparkSession, path: str) -> int:
+    """Remove the files that no version within the table's retention needs.
+
+    Returns:
+        The number of bytes removed.
+    """
+    storage = Storage(spark)
+    before = storage.size(path)
+    # Otherwise it lists one folder in 10,000 tasks.
+    tasks = str(4 * spark.sparkContext.defaultParallelism)
+    listing = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": tasks}
+    with session_settings(spark, listing), _prints_to_stderr(spark):
+        DeltaTable.forPath(spark, path).vacuum()
+    return max(before - storage.size(path), 0)
+
+
+@contextmanager
+def _prints_to_stderr(spark: SparkSession) -> Iterator[None]:
+    """Redirect VACUUM's output from stdout, which `--json` reserves for reports."""
+    jvm: Any = spark._jvm
+    console = getattr(getattr(jvm.scala, "Console$"), "MODULE$")
+    before = console.out()
+    console.setOutDirect(jvm.java.lang.System.err)
+    try:
+        yield
+    finally:
+        console.setOutDirect(before)

@@ -21,15 +21,24 @@ from pyspark.sql.types import StructType
 from cdc_lake.columns import DELETE, HUDI_PREFIX, KEEP, KEY, quoted
 from cdc_lake.errors import ConfigError, TableLockedError, UnsupportedError
 from cdc_lake.partitioning import PartitionField
+from cdc_lake.points import time_text
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import Commit, P, Version, progress_of, read_back
-from cdc_lake.tables.hudi_clock import milliseconds, time_text, wait_until_past
 from cdc_lake.tables.hudi_commits import HudiCommits, OwnCommit, commit_metadata
 from cdc_lake.tables.hudi_folder import HudiFolder
-from cdc_lake.tables.hudi_schema import check_names, has_short_decimals, may_lose_arrays, nullable_columns, stored_type
-from cdc_lake.tables.hudi_settings import COMPACT_NOW, READ, HudiSettings, HudiType
-from cdc_lake.tables.hudi_timeline import others_since
-from cdc_lake.tables.kept import with_kept
+from cdc_lake.tables.hudi_settings import (
+    COMPACT_NOW,
+    READ,
+    HudiSettings,
+    HudiType,
+    check_names,
+    has_short_decimals,
+    may_lose_arrays,
+    nullable_columns,
+    stored_type,
+)
+from cdc_lake.tables.hudi_timeline import milliseconds, others_since, wait_until_past
+from cdc_lake.tables.joins import with_kept
 from cdc_lake.tables.partitions import with_one_partition
 
 _IS_DELETED = f"{HUDI_PREFIX}is_deleted"

@@ -1,15 +1,21 @@
-"""Find incomplete files of killed writers in a Hudi table's timeline.
+"""Hudi's timeline: incomplete files of killed writers, and times of instants.
 
-Hudi 1.0 writes these files in place on local disks, and every Hudi release does so on other stores that show a file
+Hudi 1.0 writes its files in place on local disks, and every Hudi release does so on other stores that show a file
 before it is closed. A killed writer leaves them empty or truncated. docs/decisions/hudi.md lists the consequences.
+A commit's name is the time on the writer's clock, and names order the commits.
 """
 
 import io
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 
 from fastavro import block_reader
+
+from cdc_lake.errors import InfrastructureError
+from cdc_lake.points import time_text
 
 WRITTEN = frozenset({"commit", "deltacommit", "replacecommit"})
 """The actions that write rows."""
@@ -19,6 +25,8 @@ _WITHOUT_PLAN = frozenset({"commit", "deltacommit"})
 _NOT_READ = frozenset({"restore"})
 """Spark does not read it. If it is removed, Hudi rejects writes until the restore is repeated."""
 _AVRO = b"Obj\x01"
+MAX_SECONDS_AHEAD = 10.0
+"""A write waits if the newest instant is at most this far ahead of this machine's clock."""
 
 
 def incomplete_files(sizes: Mapping[str, int], read: Callable[[str], bytes | None]) -> list[str]:
@@ -99,3 +107,33 @@ def _is_complete(content: bytes | None) -> bool:
     except Exception:  # for truncated files, fastavro can raise any exception
         return False
     return True
+
+
+def milliseconds(instant: str) -> int:
+    """The time of an instant such as `20261122192503833`, which is in UTC, in milliseconds since 1970."""
+    moment = datetime.strptime(instant[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
+    return int(moment.timestamp()) * 1000 + int(instant[14:] or 0)
+
+
+def wait_until_past(path: str, instant: str) -> None:
+    """Wait until this machine's clock is past an instant, because Hudi hides a commit that seems older than another.
+
+    Args:
+        path: the table's folder.
+        instant: the newest instant of the table.
+
+    Raises:
+        InfrastructureError: the instant is too far ahead; the clocks are not synchronized.
+    """
+    newest_ms, now_ms = milliseconds(instant), time.time() * 1000
+    if newest_ms < now_ms:
+        return
+    if newest_ms - now_ms > MAX_SECONDS_AHEAD * 1000:
+        raise InfrastructureError(
+            path,
+            f"its newest commit is of {time_text(newest_ms)}, but this machine's clock is at {time_text(now_ms)}: Hudi "
+            "would hide new commits behind it",
+            "synchronize the clocks of all machines that write this table. If they are right, run again after "
+            f"{time_text(newest_ms)}",
+        )
+    time.sleep((newest_ms - now_ms + 1) / 1000)

@@ -19,7 +19,7 @@ from cdc_lake.config import TABLE_TYPES, Config, GoldConfig, LakeConfig, Storage
 from cdc_lake.config.gold_models import read_model
 from cdc_lake.gold import run as gold_run
 from cdc_lake.gold.run import run_gold
-from cdc_lake.lake.open import gold_table
+from cdc_lake.lake.lake import gold_table
 from cdc_lake.runs.context import lake_of
 from cdc_lake.runs.report import TableReport
 

@@ -15,7 +15,7 @@ from support.lake import Lake, step
 
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, StorageConfig, TableConfig, TableType
 from cdc_lake.errors import ConfigError
-from cdc_lake.lake.open import silver_table
+from cdc_lake.lake.lake import silver_table
 from cdc_lake.runs.context import lake_of
 from cdc_lake.silver.run import run_silver
 

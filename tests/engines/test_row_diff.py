@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 from support.lake import step
 
 from cdc_lake.config import TABLE_TYPES, StorageConfig
-from cdc_lake.lake.open import silver_table
+from cdc_lake.lake.lake import silver_table
 from cdc_lake.tables.contract import Table
-from cdc_lake.tables.images import AFTER, BEFORE, IMAGE, images
+from cdc_lake.tables.joins import AFTER, BEFORE, IMAGE, images
 
 CHANGE = (
     "id int, part string, n int, __batch bigint, __source_ts_ms bigint, "

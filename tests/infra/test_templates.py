@@ -31,7 +31,7 @@ from deployments import (
     terraform_files,
 )
 
-from cdc_lake.catalogs.naming import names_of
+from cdc_lake.catalogs.catalog import names_of
 from cdc_lake.config import CHECKOUT, Config, load_config
 from cdc_lake.runs.context import lake_of
 from cdc_lake.spark.jars import read_lock

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from cdc_lake.embedded.connect import Connect
-from cdc_lake.embedded.ports import choose_ports
-from cdc_lake.embedded.server import Site, properties, tail
+from cdc_lake.embedded.jvm_servers import Connect
+from cdc_lake.embedded.server import Site, choose_ports, properties, tail
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.spark.fetch import fetch
 from cdc_lake.spark.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock

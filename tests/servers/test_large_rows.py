@@ -12,7 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 from cdc_lake.demo import sample
 from cdc_lake.embedded.connectors import check_connector, postgres_connector_config, put_connector
-from cdc_lake.embedded.kafka import MAX_RECORD_BYTES
+from cdc_lake.embedded.jvm_servers import MAX_RECORD_BYTES
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.errors import InfrastructureError
 

@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 from cdc_lake.demo import sample
 from cdc_lake.demo.hard_changes import HardChanges
 from cdc_lake.demo.shop import ENOUGH, Shop
-from cdc_lake.demo.workload import ChangesTo, change, changing
+from cdc_lake.demo.source import ChangesTo, change, changing
 
 ROWS = {
     "language": 6,

@@ -16,7 +16,7 @@ import pytest
 from cdc_lake.demo import sample
 from cdc_lake.demo.comparer import compare
 from cdc_lake.demo.shop import Shop
-from cdc_lake.demo.workload import changing
+from cdc_lake.demo.source import changing
 from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
 from cdc_lake.embedded.stack import Stack
 

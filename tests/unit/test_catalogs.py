@@ -19,11 +19,19 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from cdc_lake.catalogs.catalog import Column, Entry, check_is_ours, differences, plain_location
-from cdc_lake.catalogs.listings import delta_listing, hudi_listings
-from cdc_lake.catalogs.naming import colliding, names_of
+from cdc_lake.catalogs.catalog import (
+    Column,
+    Entry,
+    check_is_ours,
+    colliding,
+    delta_listing,
+    differences,
+    hudi_listings,
+    names_of,
+    plain_location,
+)
 from cdc_lake.config import CatalogConfig, StackConfig, endpoints_file, metastore_address
-from cdc_lake.decode.declared import column_comments
+from cdc_lake.decode.schema_texts import column_comments
 from cdc_lake.errors import ConfigError, ForeignEntryError
 
 pytestmark = pytest.mark.core

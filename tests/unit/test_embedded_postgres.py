@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from cdc_lake.embedded import postgres
-from cdc_lake.embedded.ports import PORTS
 from cdc_lake.embedded.postgres import Postgres
-from cdc_lake.embedded.server import Site
+from cdc_lake.embedded.server import PORTS, Site
 
 pytestmark = pytest.mark.core
 

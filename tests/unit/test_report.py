@@ -95,7 +95,7 @@ def test_phases_of_a_run_sum_up_to_its_time() -> None:
 
 
 def test_process_start_precedes_the_first_import() -> None:
-    waits = "import time; from cdc_lake.runs.process import seconds_before; time.sleep(0.3); t = time.time(); "
+    waits = "import time; from cdc_lake.runs.report import seconds_before; time.sleep(0.3); t = time.time(); "
     outcome = subprocess.run(
         [sys.executable, "-c", waits + "time.sleep(0.3); print(seconds_before(t))"], capture_output=True, text=True
     )
