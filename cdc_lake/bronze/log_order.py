@@ -67,7 +67,10 @@ def log_order(records: DataFrame, before: Mapping[int, LastRecord], *, has_tombs
     plain = _own_log_ts(seed)
     own = F.coalesce(KNOWN_LOG_TS, plain) if is_again else plain
     log_ts = F.max(own).over(in_partition.rowsBetween(W.unboundedPreceding, W.currentRow))
+    # Timestamps 10 12 11 14 give 10 12 12 14.
     if is_again:
+        # A record that bronze lacked lies between records whose `log_ts` stays. Known 12, new 25, known 20: the new
+        # one gets 20. `least` ignores the bounds that are null.
         behind = F.min(KNOWN_LOG_TS).over(in_partition.rowsBetween(W.currentRow, W.unboundedFollowing))
         log_ts = F.least(log_ts, behind, seed["next_log_ts"])
     tombstone_of, followed = F.lit(None).cast("bigint"), F.lit(None).cast("string")

@@ -145,6 +145,16 @@ def _choose_id_kind(
 ) -> tuple[str | None, dict[str, Sequence[WriterSchema]], dict[str, str]]:
     """Choose the kind of ids with which references lead to schemas that read the samples.
 
+    A kind fits a reference if one of its schemas may belong to the topic, by its name, and consumes every byte of each
+    sample. A reference votes if exactly one kind fits. Examples from Apicurio, for the topic `shop.public.film`:
+
+    - Content id 7 is film's schema, and global id 7 is actor's: it votes for contentId, even if actor's schema would
+      read the bytes.
+    - Content id 9 and global id 9 are versions of film's schema, and both read the samples, such as a column of text
+      that was renamed. It does not vote, and follows the vote of 7.
+    - Without a vote, or with votes for both kinds, 9 is a problem: either schema could be wrong, and nothing would
+      show it. References that one kind fits are resolved by that kind.
+
     Args:
         answers: reference -> kind -> its schemas.
         names: the owners of possible schemas.
@@ -155,16 +165,17 @@ def _choose_id_kind(
         quarantined.
     """
     every = [schema for by_kind in answers.values() for several in by_kind.values() for schema in several]
-    # If no schema is named after the topic, names do not decide.
+    # If no schema is named after the topic, names do not decide. Schemas without an owner, such as a key `"long"`, say
+    # nothing about that.
     is_named = any(owner_of(schema) is not None and names.fit(schema) for schema in every)
+
+    def fits(schema: WriterSchema, reference: str) -> bool:
+        # A reference has no samples if its bodies are too large, or if all kinds lead to the same schemas.
+        is_own = not is_named or names.fit(schema)
+        return is_own and all(reads(schema, body) for body in bodies.get(reference, ()))
+
     fitting = {
-        one: {
-            kind: several
-            for kind, several in by_kind.items()
-            if any(
-                (not is_named or names.fit(s)) and all(reads(s, body) for body in bodies.get(one, ())) for s in several
-            )
-        }
+        one: {kind: several for kind, several in by_kind.items() if any(fits(schema, one) for schema in several)}
         for one, by_kind in answers.items()
     }
     votes = {next(iter(by_kind)) for by_kind in fitting.values() if len(by_kind) == 1}

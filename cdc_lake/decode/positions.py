@@ -25,10 +25,15 @@ POSITION_FIELDS = (
 """The fields of a source block that form positions and their domains, in addition to `name`, `db` and `ts_ms`."""
 
 _BINLOG_FILE = r"^(.+)\.([0-9]{1,18})$"
+"""`mysql-bin.000999`: base name and number. As texts, `mysql-bin.1000000` would be before it."""
 _GTID = "^(.+)[:-]([0-9]{1,18})$"
+"""MySQL's `3e11fa47-71ca-11e1-9e33-c80aa9429562:23`, or MariaDB's `0-1-270`: server and number."""
 _SEQUENCE = r'^\[.*"([0-9]{1,19})"\]$'
+"""`["24023119","24023128"]`: the last commit's LSN and the event's own. `["24023119",null]` does not match."""
 _HEX_LSN = "^([0-9a-fA-F]{8}):([0-9a-fA-F]{8}):0?([0-9a-fA-F]{4,15})$"
+"""SQL Server's `00000027:00000ac0:0002`, or Db2's `00000000:00000027:0000000000000ac0`; each part fits a bigint."""
 _NUMBER = "^([0-9]{1,19})$"
+"""Nineteen digits may be too large for a bigint; then the cast returns null, as ANSI mode is off."""
 
 
 def position_of(source: Mapping[str, Column]) -> Column:
@@ -47,6 +52,7 @@ def position_of(source: Mapping[str, Column]) -> Column:
     if "lsn" in source:
         return _position(F.coalesce(source["lsn"].cast("bigint"), _number(source, "sequence", _SEQUENCE)))
     if {"file", "pos"} <= source.keys():
+        # If the file is empty or null, the GTID's number is the position.
         in_binlog = _group(_part(source["file"], _BINLOG_FILE, 2), source["pos"])
         return F.coalesce(in_binlog, _group(_part(_field(source, "gtid"), _GTID, 2)))
     if "gtid" in source:
@@ -59,6 +65,7 @@ def position_of(source: Mapping[str, Column]) -> Column:
         return _group(F.coalesce(*scns))
     if "ord" in source:
         ts_ms = _field(source, "ts_ms").cast("bigint")
+        # The cluster's time counts seconds: 1700000000000 with ordinal 7 is [1700000000, 7, SHARED].
         is_cluster_time = (ts_ms % 1000 == 0) & ~ts_ms.eqNullSafe(_field(source, "wallTime").cast("bigint"))
         return _group(F.when(is_cluster_time, F.floor(ts_ms / 1000)), source["ord"])
     return _position(_number(source, "sequence", _SEQUENCE))
@@ -76,6 +83,8 @@ def domain_of(source: Mapping[str, Column], topic: Column) -> Column:
     """
     if {"file", "pos"} <= source.keys() or ("gtid" in source and "lsn" not in source):
         file = _part(_field(source, "file"), _BINLOG_FILE, 1)
+        # As in `position_of`, the GTID only counts without a position in the binlog. Then the domain must be the
+        # GTID's, too, or number 23 of a GTID would be compared with number 999 of a file.
         of_gtid = F.when(file.isNull() | _field(source, "pos").isNull(), _part(_field(source, "gtid"), _GTID, 1))
         return F.coalesce(of_gtid, _joined(_field(source, "server_id"), file))
     if {"ord", "rs"} <= source.keys():

@@ -67,7 +67,9 @@ def decimal_of_text(text: Column, precision: int, scale: int) -> Column:
 
 def text_with_scale(text: Column, scale: int) -> Column:
     """A number's text as `plain_text` writes it; null if it is not a number, loses a digit, or has too many."""
+    # -1.50e1 with scale 2: the digits 15, one of them after the point; 2 - (1 - 1) zeros; -1500, so -15.00.
     all_digits = F.concat(F.regexp_extract(text, r"^[-+]?(\d*)", 1), _sent_fraction(text))
+    # `ltrim` removes blanks only. So zeros become blanks, and the blanks that are left become zeros again.
     digits = F.translate(F.ltrim(F.translate(all_digits, "0", " ")), " ", "0")
     zeros = F.lit(scale) - _fraction_digits(text)
     is_short = zeros.between(0, 2 * MAX_DIGITS) & (F.length(text) <= 2 * MAX_DIGITS)
@@ -85,7 +87,7 @@ def _fraction_digits(text: Column) -> Column:
 
 
 def _sent_fraction(text: Column) -> Column:
-    """The digits after the point, without zeros at the end."""
+    """The digits after the point, without zeros at the end: `5` of 1.500e3."""
     return F.regexp_extract(text, r"\.(\d*?)0*(?:[eE]|$)", 1)
 
 
@@ -95,6 +97,7 @@ def _let(value: Column, of: Callable[[Column], Column]) -> Column:
 
 
 def _whole_text(unscaled: Column) -> Column:
+    # FE becomes FFFFFFFFFFFFFFFE, and the negative base reads that as -2.
     short = F.conv(F.call_function("lpad", F.hex(unscaled), F.lit(16), _filler(F.hex(unscaled))), 16, -10)
     return F.when(F.length(unscaled) <= 8, short).otherwise(_let(F.hex(unscaled), _long_text))
 

@@ -143,10 +143,15 @@ class KeyRun:
         self.state.seen_at = self._floor
 
     def _reaches(self, event: Event, *, is_start: bool = False) -> bool:
-        """Whether to apply the event to the stored state."""
+        """Whether to apply the event to the state.
+
+        Example: silver has processed the key up to offset 7. If offset 5 arrives, neither it nor a later event is
+        applied here, because the key is refolded from bronze.
+        """
         if self._floor is None or event.log_position > self._floor:
             return self.rules.is_comparison or not self.is_out_of_order
         self.is_out_of_order = True
+        # In a comparison, an event with a complete row, or none, is a start from which the key can be refolded.
         if self._fresh is not None and is_start:
             self.state, self._floor, self._fresh = self._fresh, None, None
             self.is_out_of_order, self.refold = False, True
@@ -207,6 +212,7 @@ class RunPieces:
         known = [
             log_position for log_position in (state.applied_at, run.rules.last_table_event) if log_position is not None
         ]
+        # Applied at offset 5, then a stale event at 7: 7 is stored, so that offset 6 is out of order if it comes late.
         is_seen = state.seen_at is None or (bool(known) and state.seen_at <= max(known))
         self._add(
             run,

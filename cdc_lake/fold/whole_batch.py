@@ -55,6 +55,12 @@ class WholeBatch:
     def __init__(self, batch: pa.RecordBatch, rules: Rules) -> None:
         self._batch, self._rules = batch, rules
         self._n = n = batch.num_rows
+        # Example: key A has a row in silver, an update and a snapshot row; B an insert and a tombstone; C an insert.
+        #   row      0  1  2    3  4          5
+        #   op       u  u  r    c  tombstone  c    (row 0 is silver's)
+        #   _run     0  0  0    1  1          2
+        #   _mark    0  1  1    3  4          5    the row whose order the key has after this row
+        #   _first and _last, by run: 0 3 5 and 2 4 5
         self._keys = batch.column("key")
         is_first = np.ones(n, bool)
         is_first[1:] = to_numpy(pc.not_equal(self._keys.slice(1), self._keys.slice(0, n - 1)))
@@ -85,41 +91,52 @@ class WholeBatch:
         return zip(numbers.tolist(), narrow.to_pylist(), strict=True)
 
     def _last_of(self, is_one: Bools) -> Ints:
-        """For each row, the last marked row at or before it in the same run; -1 if there is none."""
+        """For each row, the last marked row at or before it in the same run; -1 if there is none.
+
+        In the example above, if rows 0 and 3 are marked: 0 0 0 3 3 -1.
+        """
         found = np.maximum.accumulate(np.where(is_one, np.arange(self._n), -1))
         return np.where(found >= self._first[self._run], found, -1)
 
     def _compare(self) -> None:
         """Compare events with the last event that has an order, like `rules.is_stale` and `rules.is_outdated`."""
         order, start = self._batch.column("order"), self._rules.start.order
+        # Entry n is the order of a key without stored state: null, or that of the last truncate.
         orders = pa.concat_arrays([order, pa.array([order_dict(start)], order.type)])
         position, has_position = padded(orders.field("position"))
         ts_ms, has_ts = filled(orders.field("ts_ms"))
         domain = to_numpy(pc.fill_null(orders.field("domain").dictionary_encode().indices, -1))
         nothing = np.append(self._is_tombstone, start is None)
         has_position, has_ts = has_position & ~nothing, has_ts & ~nothing
+        # The row to compare each row with. In the example of `__init__`: 6 0 1 6 3 6. Row 3 is B's first, so the mark
+        # of the row before it, which is A's, does not count.
         before = np.append(-1, self._mark[:-1])
         before = np.where(before >= self._first[self._run], before, self._n)
-        now = np.arange(self._n)
+        now = np.arange(self._n)  # the rows; entry n is only for `before`
         is_comparable = has_position[now] & has_position[before] & (domain[now] == domain[before])
         pairs = zip(position[now].T, position[before].T, strict=True)
         is_less, is_equal = lexicographic(((one < other, one == other) for one, other in pairs), self._n)
+        # Unknown times are neither older nor newer.
         both_timed = has_ts[now] & has_ts[before]
         is_older = both_timed & (ts_ms[now] < ts_ms[before])
         is_newer = both_timed & (ts_ms[now] > ts_ms[before])
+        # [40] after [40] is the same event, sent again. [999, 154, SHARED] twice are two events of a transaction.
         is_same_event = is_equal & (last_of_lists(orders.field("position"))[now] != SHARED)
         is_stale = np.where(is_comparable, (is_less | is_same_event) & ~is_newer, is_older)
         is_read = self._is_event & self._is_upsert & ~self._is_streaming
         is_outdated = is_comparable & is_less & ~(is_newer & self._rules.log_may_reset)
         self._is_stale = np.where(is_read, is_outdated, self._is_streaming & is_stale)
         has_order = to_numpy(pc.is_valid(orders)) & ~nothing
+        # Whether the row directly before leaves the key live, so that a snapshot row replaces values.
         is_live = np.append(False, self._is_upsert[:-1] & (self._run[1:] == self._run[:-1]))
         self._is_unplaced = is_read & is_live & has_order[before] & ~has_position[now] & ~has_position[before]
         self._is_compared = self._is_streaming & is_comparable
         self._is_reset = self._is_compared & is_less & is_newer
 
     def _find_slow(self) -> Bools:
+        """By run, whether an event may be ignored, or the run needs state that is not in its rows."""
         rules, first = self._rules, self._first
+        # Whole-table events have no rows here, but belong between the rows of every run.
         if rules.table_events or rules.all_table_events:
             return np.ones(len(first), bool)
         is_odd = self._is_stale | (self._rank == MEMORY) | to_numpy(self._batch.column("refold"))
@@ -127,13 +144,15 @@ class WholeBatch:
         is_second = np.zeros(self._n, bool)
         is_second[1:] = self._run[1:] == self._run[:-1]
         is_row = self._rank == ROW
-        is_odd |= is_row & is_second
-        # Silver's row is the first of its run. With an event before it in the log, the key must be refolded.
+        is_odd |= is_row & is_second  # another program wrote a second row with the key
+        # Silver's row is the first of its run. With an event before it in the log, the key must be refolded. Comparing
+        # the first event is enough, because events are sorted: silver's row at offset 7, events at 5 and 9.
         is_odd[1:] |= is_row[:-1] & is_second[1:] & ~self._is_above_the_one_before()
         is_odd[self._last] |= is_row[self._last]  # no event at all
         if rules.is_comparison:
             is_odd |= is_row
         if rules.start.seen_at is not None:
+            # The last whole-table event may be newer. `step` decides between events of the same millisecond.
             log_ts = to_numpy(self._batch.column("log_position").field("log_ts"))
             is_odd |= (log_ts <= rules.start.seen_at[0]) & self._is_event
         return np.logical_or.reduceat(is_odd, first)
@@ -142,6 +161,7 @@ class WholeBatch:
         log_position = self._batch.column("log_position")
         fields = [log_position.field(name) for name in LOG_POSITION]
         pairs = ((values.slice(0, self._n - 1), values.slice(1)) for values in fields)
+        # A null is neither less nor equal: if no field before it decides, the row is not above, and its run is slow.
         compared = (
             [to_numpy(pc.fill_null(comparison(*pair), False)) for comparison in (pc.less, pc.equal)] for pair in pairs
         )
@@ -158,11 +178,15 @@ class WholeBatch:
         has_row = is_live | (not self._rules.hard)
         has_stored = self._rank[first] == ROW
         upsert = np.where(has_row, self._last_of(self._is_event & self._is_upsert)[last], -1)
+        # Without an upsert, index -1 reads the last row of the batch, which `has_upsert` masks below.
         has_upsert = upsert >= 0
-        # The row's lifetime began after the last delete before its last values; it may include silver's row.
+        # The row's lifetime began after the last delete before its last values; it may include silver's row. With
+        # soft deletes, rows 0 to 3 of a run, of which row 0 is silver's:
+        #   u u u d    upsert 2, ended -1, begins 0: the deleted row keeps its values, also those of silver's row
+        #   u d c u    upsert 3, ended 1, begins 2: silver's row gives nothing
         ended = self._last_of(self._is_delete)[upsert]
         goes_on = has_stored & ~(has_upsert & (ended >= first)) & has_row
-        begins = np.maximum(first, np.where(ended >= first, ended + 1, first))
+        begins = np.where(ended >= first, ended + 1, first)
         kept, missing, given = self._large_values(runs, upsert, begins, goes_on)
         counting = np.add.reduceat(to_numpy(batch.column("is_new")) & self._is_event, self._first, dtype=np.int32)
         record = pa.array(upsert, mask=~has_upsert)
@@ -192,13 +216,16 @@ class WholeBatch:
         }
         found = batch_of_pieces(rows)
         if given:
-            found = pa.concat_batches([found, self._given(runs, last, given)])
+            found = pa.concat_batches([found, self._given(last, given)])
         return found
 
     def _large_values(
         self, runs: Ints, upsert: Ints, begins: Ints, goes_on: Bools
     ) -> tuple[Bools, Bools, Mapping[tuple[int, int], list[str]]]:
         """Where the large columns of rows get their values.
+
+        Example: silver's row 0 has `doc` and `img` but not `map`, update 1 sends `doc` alone, and update 2 sends none
+        of them. Then the row's values come from update 2, `doc` is given by update 1, `img` is kept, `map` is missing.
 
         Args:
             runs: the rows' runs.
@@ -208,7 +235,7 @@ class WholeBatch:
 
         Returns:
             Run by large column, whether silver's value is kept; whether there is no value; and (run, record) -> the
-            columns with a value from a record other than `upsert`.
+            columns with a value from a record other than `upsert`; here a run is its index in `runs`.
         """
         large, unsent, first = self._rules.large, self._unsent(), self._first[runs]
         has_upsert = upsert >= 0
@@ -227,6 +254,7 @@ class WholeBatch:
     def _orders(self, last: Ints) -> pa.Array:
         """By run, the order of its last event with one; otherwise the start's, or null after a tombstone."""
         mark = self._mark[last]
+        # Entry n is the start's order, and entry n + 1 is null.
         taken = np.where(mark < 0, self._n, np.where(self._is_tombstone[mark], self._n + 1, mark))
         orders = [self._batch.column("order"), pa.array([order_dict(self._rules.start.order), None], ORDER_TYPE)]
         return pa.concat_arrays([one.cast(ORDER_TYPE) for one in orders]).take(pa.array(taken))
@@ -242,12 +270,15 @@ class WholeBatch:
         return found
 
     def _missing(self, missing: Bools, is_stored: Bools, first: Ints, large: Sequence[str]) -> pa.Array:
-        """The columns without a value; for unchanged rows, the stored ones."""
+        """The columns without a value; for rows that keep silver's values, those that silver's row lists.
+
+        Silver's row may list columns that are not among `large`, which cover only what this batch's events may omit.
+        """
         found = named(missing, large)
         fields = self._batch.column("unsent").take(pa.array(first)).cast(STRINGS)
         return pc.if_else(pa.array(is_stored), fields, found)
 
-    def _given(self, runs: Ints, last: Ints, given: Mapping[tuple[int, int], list[str]]) -> pa.RecordBatch:
+    def _given(self, last: Ints, given: Mapping[tuple[int, int], list[str]]) -> pa.RecordBatch:
         of_run = pa.array([int(last[run]) for run, _ in given])
         record = pa.array([row for _, row in given])
         rows = {

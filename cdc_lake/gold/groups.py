@@ -80,6 +80,9 @@ def _changed_images(
 ) -> Iterator[tuple[DataFrame, Mapping[str, DataFrame]]]:
     """The images of one source's changed rows, each with the state of the other sources that it belongs to.
 
+    Example: an order moved from customer 1 to 2, and customer 1 from region A to B. The order left region A, which only
+    the previous customers show.
+
     Planning dominates a small refresh: images that do not occur are not queried, and a query of one source alone runs
     once.
     """

@@ -32,6 +32,7 @@ from cdc_lake.storage.hadoop import Storage
 logger = logging.getLogger(__name__)
 
 _FILE = re.compile(r"(\d{12})\.json(\.\w+\.tmp)?")
+"""`000000000007.json`, or the draft `000000000007.json.0a1b.tmp` that a killed run left."""
 _RENEWALS = 3
 """Renewals per duration of a lease, so that one or two failed renewals do not lose it."""
 
@@ -112,6 +113,7 @@ class Lease:
         self._ended.set()
         self._keeper.join()
         try:
+            # If another run takes over right after this check, the file below has a lower number and is ignored.
             if not self._is_taken_over():
                 self._storage.replace(self._file(self._number), self._text(is_over=True))
         except (OSError, Py4JError) as exc:
@@ -141,6 +143,7 @@ class Lease:
             raise self._taken_by(holder)
         self._number, self._since_ms = newest + 1, _now_ms()
         # A slow run may create a number that was removed meanwhile; the newest file is never removed.
+        # Example: this run listed 1; other runs took 2 and 3, and removed 2. It creates 2, and then sees 3.
         if not self._storage.create_exclusively(self._file(self._number), self._text()) or self._is_taken_over():
             raise self._taken_by(self._newest()[1])
         self._remove_older()
@@ -151,7 +154,7 @@ class Lease:
         while not self._ended.wait(self._seconds / _RENEWALS):
             try:
                 if self._is_taken_over():
-                    return
+                    return  # `check` fails before the next commit
                 self._storage.replace(self._file(self._number), self._text())
             except (OSError, Py4JError) as exc:
                 logger.warning("%s: cannot renew its lease (%s); retrying", self._table, _message(exc))
@@ -171,7 +174,8 @@ class Lease:
             modified_ms = self._storage.modified_ms(file)
         if modified_ms is None:  # another run has just taken over and removed it
             return self._newest()
-        # The file is being written; if its writer dies, the lease expires from its modification time.
+        # The file is being written: a new or renewed file may be empty for a moment. If its writer dies, the lease
+        # expires from its modification time.
         return number, Holder(since_ms=modified_ms, until_ms=modified_ms + int(self._seconds * 1000))
 
     def _remove_older(self) -> None:
@@ -216,7 +220,10 @@ def _message(error: Exception) -> str:
 
 
 def _pid_space() -> str:
-    """The scope of this process's PID. Containers may share host names, and hosts may share namespace numbers."""
+    """The scope of this process's PID. Containers may share host names, and hosts may share namespace numbers.
+
+    Example: two containers named `app` both have a process 1, so only the boot and the namespace tell them apart.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -230,7 +237,7 @@ def _is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass
+        pass  # it is alive, and another user's
     return True
 
 

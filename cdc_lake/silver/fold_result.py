@@ -83,7 +83,7 @@ class Totals:
     @staticmethod
     @built_once
     def _columns() -> Sequence[Column]:
-        """The totals as aggregates of the pieces' columns."""
+        """The totals as aggregates of the pieces' columns, in the order of the attributes: `of` passes them so."""
 
         def number(is_so: Column) -> Column:
             return F.count(F.when(is_so, 1))
@@ -137,7 +137,11 @@ class FoldResult:
         return self.schemas.layout
 
     def counted(self) -> dict[str, int]:
-        """The outcomes that add up to the batch's rows."""
+        """The outcomes that add up to the batch's rows.
+
+        Example: a key has four new events, of which one is stale and three count. The last of the three is `applied`,
+        and the other three of the four are `superseded`.
+        """
         counts, totals = self.batch.counts, self.totals
         return {
             "applied": totals.keys,
@@ -171,6 +175,7 @@ class FoldResult:
     @cached_property
     def _rows(self) -> DataFrame:
         """The pieces of rows, with the values that they inherit from ended lifetimes."""
+        # With `moved_by`, a row waits for values. Deleted rows that have nulls do not, nor, below, rows that got all.
         waits = F.when(~self._row_schema.is_emptied(), F.col("moved_by"))
         rows = self._of_role(ROW_PIECE).withColumn("moved_by", waits)
         if self._lifetimes is None:
@@ -196,6 +201,7 @@ class FoldResult:
         batch, large = self.batch, self.schemas.large
         ended = self._decoded(self._of_role(LIFETIME_PIECE))
         stored = None
+        # Values that were sent before this batch are in silver's row; the pieces list their columns as `kept`.
         if batch.progress is not None:
             rows = rows_with_keys(batch.silver, ended, list(self.layout.keys))
             rows = self.schemas.with_key(rows).withColumnRenamed(KEY, "key")
@@ -226,6 +232,7 @@ class FoldResult:
         if large and self.totals.ended:
             parts.append(inherited_values.lifetime_entries(self._ended_lifetimes, large))
         if self.refold is not None and batch.remembers(IMAGE_ENTRY):
+            # The refold writes images again. Those with other IDs are of lifetimes that it did not find.
             old = batch.remembered.where(F.col("kind") == IMAGE_ENTRY).join(self.refold, "key", "left_semi")
             parts.append(side_entries.forgotten(old.join(self._ended_lifetimes.select("id"), "id", "left_anti")))
         if batch.rejected is not None:

@@ -24,8 +24,7 @@ def ended_lifetimes(pieces: DataFrame, stored: DataFrame | None, large: Sequence
     Args:
         pieces: `fold.arrow`'s of role `lifetime`, with `row`, decoded.
         stored: `key`, and `stored`, struct of the `large` columns of silver's row, each a struct of one value `v`; none
-        if
-            there is no silver table.
+            if there is no silver table.
 
     Columns out: `id`; `key`; `key_change`; `log_position` of the delete; `moved_by`; `large_values`, see
     `rows.collect_large_values`.
@@ -75,6 +74,8 @@ def inherit(lifetimes: DataFrame, moved_rows: DataFrame, large: Sequence[str]) -
     Columns in: `ended_lifetimes`'; of moved rows `key`, `moved_by`, `missing`. Columns out: `key`; `inherited_values`,
     a struct as in `rows.collect_large_values`; `inherited_columns`, the columns in it.
     """
+    # `columns` and `hashes` stay aligned, because both omit the columns without a value: [doc, null] and [71, null]. A
+    # value that is null itself is a struct, `v: null`, and has a hash.
     has = F.array_compact(F.array(*(F.when(F.col("large_values")[name].isNotNull(), name) for name in large)))
     mark = (
         F.when(F.col("large_values")[n].isNotNull(), F.xxhash64(F.to_json(F.col("large_values")[n], _JSON)))

@@ -27,10 +27,9 @@ def key_change_id(headers: Column, position: Column, domain: Column, ts_ms: Colu
     """The ID of the key change that a record is half of, string; the same for both halves.
 
     It consists of the position and, if other events share it, of the two keys. Without a position, it consists of the
-    time and the keys.
-    Null for other records, and for halves that cannot be linked: there is no position, and the header is not the JSON
-    text of a key. Keys are compared as texts: numbers, texts and booleans agree; columns of other
-    types may not. Then the halves have different IDs, which loses only the values that were not sent.
+    time and the keys. Null for other records, and for halves that cannot be linked: there is no position, and the
+    header is not the JSON text of a key. Keys are compared as texts: numbers, texts and booleans agree; columns of
+    other types may not. Then the halves have different IDs, which loses only the values that were not sent.
 
     Args:
         headers: array<struct<key: string, value: binary>>.

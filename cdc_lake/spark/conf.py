@@ -84,7 +84,10 @@ def reads_s3a(conf: Path | None) -> bool:
 
 
 def without_hudi(settings: Mapping[str, str]) -> dict[str, str]:
-    """`settings` without Hudi's classes, because a session with a missing class does not start."""
+    """`settings` without Hudi's classes, because a session with a missing class does not start.
+
+    A setting with classes of Delta and Hudi keeps Delta's; one with Hudi's alone is dropped.
+    """
     kept = {
         key: ",".join(
             name for name in value.split(",") if not re.match(r"org\.apache\.(spark\.)?(sql\.)?hudi|.*Hoodie", name)
@@ -123,6 +126,9 @@ fi
 unset java release
 # Without a cluster, Spark needs no copies of the jars (124 MB per start), and can use the archive of their classes
 # (`cdc-lake jars archive`).
+# `set --` changes the arguments with which Spark's script goes on after it has sourced this file, for example to
+#   org.apache.spark.deploy.SparkSubmit --conf spark.jars= --driver-class-path a.jar:b.jar jobs/bronze.py
+# A --master other than `local[`, and $MASTER, may be a cluster. So is `local-cluster[2,1,1024]`.
 arguments="$* ${{MASTER:+--master}}"
 case "${{arguments/--master local[[]/}}" in
   *--master* | *--deploy-mode* | *--jars* | *--packages* | *--properties-file* | *--driver-class-path*) ;;
@@ -132,6 +138,7 @@ case "${{arguments/--master local[[]/}}" in
     if [ "$SPARK_CONF_DIR" = "${{SPARK_HOME:-}}/conf" ] && [ -f "$SPARK_HOME/{ARCHIVE_FOLDER}/spark-env.sh" ]; then
       . "$SPARK_HOME/{ARCHIVE_FOLDER}/spark-env.sh"
     fi
+    # With the archive, `$2` is --properties-file, and that file has the jars.
     jars=$(sed -n 's/^spark[.]jars //p' "$defaults" 2>/dev/null)
     if [ "$2" != --properties-file ] && [ -n "$jars" ] &&
       ! grep -qE '^spark[.](master|submit[.]deployMode|driver[.]extraClassPath)' "$defaults"; then
@@ -156,6 +163,7 @@ def _property(value: str) -> str:
 def _write(file: Path, text: str) -> None:
     if file.is_file() and file.read_text(encoding="utf-8") == text:
         return
+    # A `spark-submit` that starts now must not read half of the file.
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     draft.write_text(text, encoding="utf-8")
     shutil.move(draft, file)

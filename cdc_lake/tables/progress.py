@@ -204,6 +204,14 @@ class DerivedProgress(Progress):
     def is_of(self, source: str, newest: Progress) -> bool | None:
         """Whether the last commit that was read of a source is in the source's current history.
 
+        The newest commit has the nonces of two commits, its own and the one before. Example, if the newest is commit 7:
+
+            read up to 8                          False: the source was restored to an earlier commit
+            read up to 7, with 7's nonce          True
+            read up to 7, with another nonce      False: another commit 7 was made after a restore from a backup
+            read up to 6, with 7's `follows`      True
+            read up to 5                          None: commit 7 does not have commit 5's nonce
+
         Args:
             source: the table's id.
             newest: the progress in its newest commit.
@@ -250,6 +258,12 @@ class SilverProgress(DerivedProgress):
         """The offsets that silver has merged and bronze has not read, because bronze was restored or replaced.
 
         A topic id that silver does not know is newer than everything that silver has merged.
+
+        Examples, with offsets as topic id -> partition -> next offset:
+
+            silver {a: {0: 5, 1: 7}}         bronze {a: {0: 4, 1: 7}}         {0: (4, 5)}: bronze lacks offset 4
+            silver {a: {0: 5}, b: {0: 2}}    bronze {a: {0: 5}}               {0: (0, 2)}: bronze lacks all of topic b
+            silver {a: {0: 5}}               bronze {a: {0: 3}, b: {0: 1}}    {}: b is new, so bronze has gone on
 
         Returns:
             Partition -> bronze's next offset, and silver's.
