@@ -5,10 +5,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
-from cdc_lake.cli.output import Output, answer, say
+from cdc_lake.cli.output import Output, answer, print_rows, say
 from cdc_lake.packaging import PLAN, Plan, build
 from cdc_lake.spark.versions import profile_name
 
@@ -44,14 +42,8 @@ def package(
 
 
 def _print_package(folder: Path, plan: Plan) -> None:
-    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("file", overflow="fold")
-    table.add_column("bytes", justify="right")
-    table.add_column("sha256")
-    table.add_column("needed on")
-    for file in plan.files:
-        table.add_row(file.path, f"{file.size:,}", file.sha256[:12], ", ".join(file.on))
-    Output().print(table)
+    rows = ((file.path, f"{file.size:,}", file.sha256[:12], ", ".join(file.on)) for file in plan.files)
+    print_rows(Output(), ("file", ">bytes", "sha256", "needed on"), rows)
     total = sum(file.size for file in plan.files)
     say(f"cdc_lake {plan.version} for Spark {plan.spark} and Python {plan.python} on {plan.arch}: {total:,} bytes")
     say(f"in {folder}; see {PLAN} for where each file goes (docs/how-to/clusters.md)")
