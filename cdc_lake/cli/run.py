@@ -30,7 +30,6 @@ from cdc_lake.cli.flags import (
     RunOptions,
     Tables,
     required,
-    run_options,
     with_flags,
 )
 from cdc_lake.cli.output import LogFormatter, Output, answer, printable, say
@@ -76,7 +75,7 @@ FollowingModels = Annotated[
 
 
 @app.command()
-@with_flags(run_options, "options")
+@with_flags(RunOptions, "options")
 def bronze(
     table: Tables,
     then: Then = None,
@@ -88,7 +87,6 @@ def bronze(
     options: RunOptions,
 ) -> None:
     """Land new records of Kafka topics in bronze."""
-
     following = layers_after(LayerName.bronze, then, model)
 
     def land(settings: Config, scheduler: "TableScheduler") -> Sequence[Report]:
@@ -105,7 +103,7 @@ def bronze(
 
 
 @app.command()
-@with_flags(run_options, "options")
+@with_flags(RunOptions, "options")
 def silver(
     table: Tables,
     then: Then = None,
@@ -129,13 +127,8 @@ def silver(
 
 
 @app.command()
-@with_flags(run_options, "options")
-def gold(
-    model: Models,
-    config: ConfigFile = None,
-    *,
-    options: RunOptions,
-) -> None:
+@with_flags(RunOptions, "options")
+def gold(model: Models, config: ConfigFile = None, *, options: RunOptions) -> None:
     """Refresh gold tables if their silver, model or CSV files changed."""
     run_steps([], config, options, models=model)
 

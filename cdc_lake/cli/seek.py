@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from cdc_lake.cli.confirm import confirmed
-from cdc_lake.cli.flags import ConfigFile, Json, RunOptions, Tables
+from cdc_lake.cli.flags import ConfigFile, Json, RunOptions, Tables, Yes
 from cdc_lake.cli.output import Output, print_rows
 from cdc_lake.cli.run import configure_logging, parse_offsets, show_report
 from cdc_lake.config import StartPosition, load_config
@@ -27,7 +27,7 @@ def seek(
             "--to", metavar="POSITION", help="Read from earliest, latest, a time, or offsets such as 0:1200,1:1180."
         ),
     ],
-    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation prompt.")] = False,
+    yes: Yes = False,
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
@@ -42,9 +42,7 @@ def seek(
     scheduler = TableScheduler()
     found = offset_changes(settings, table, position, scheduler.spark(settings, "bronze"))
     _print_changes(found, Output(stderr=as_json))
-    if not found:
-        return
-    if not confirmed("Continue from these offsets?", yes=yes, on_stderr=as_json):
+    if not found or not confirmed("Continue from these offsets?", yes=yes, on_stderr=as_json):
         return
     report = carry_out(settings, found, scheduler=scheduler)
     show_report(report, RunOptions(as_json=as_json))
