@@ -1,28 +1,20 @@
 """`cdc-lake package`: build the files that a cluster needs."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cdc_lake.cli.output import Output, answer, print_rows, say
-from cdc_lake.packaging import PLAN, Plan, build
+from cdc_lake.packaging import PLAN, Arch, Plan, build
 from cdc_lake.spark.versions import profile_name
-
-
-class Architecture(StrEnum):
-    """The values of `--arch`."""
-
-    x86_64 = "x86_64"
-    aarch64 = "aarch64"
 
 
 def package(
     profile: Annotated[
         str | None, typer.Option(help="Use conf/jars/<PROFILE>.lock (default: that of the installed PySpark).")
     ] = None,
-    arch: Annotated[Architecture, typer.Option(help="Set the processor type of the nodes.")] = Architecture.x86_64,
+    arch: Annotated[Arch, typer.Option(help="Set the processor type of the nodes.")] = "x86_64",
     s3a: Annotated[bool, typer.Option("--s3a", help="Include the s3a:// jars, for clusters without them.")] = False,
     into: Annotated[Path, typer.Option(help="Write the package to <INTO>/<profile>.")] = Path("dist"),
     upload_to: Annotated[
@@ -33,7 +25,7 @@ def package(
     """Package jobs, Python packages and jars for a cluster."""
     name = profile or profile_name()
     folder = into.resolve() / name
-    plan = build(folder, name, arch=arch.value, s3a=s3a, progress=lambda text: say(f"{name}: {text}"))
+    plan = build(folder, name, arch=arch, s3a=s3a, progress=lambda text: say(f"{name}: {text}"))
     _print_package(folder, plan)
     if upload_to:
         to = f"{upload_to.rstrip('/')}/{plan.version}"
