@@ -30,11 +30,7 @@ _STYLES = {
 }
 
 
-def status(
-    table: OptionalTables = None,
-    config: ConfigFile = None,
-    as_json: Json = False,
-) -> None:
+def status(table: OptionalTables = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """Show each table's position, lag, quarantine and last runs."""
     settings = load_config(config)
     from cdc_lake.operations.status import status as read_status
@@ -43,11 +39,7 @@ def status(
     show_result(found, lambda: _print_status(found, Output()), as_json=as_json)
 
 
-def plan(
-    table: OptionalTables = None,
-    config: ConfigFile = None,
-    as_json: Json = False,
-) -> None:
+def plan(table: OptionalTables = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """Preview the next runs. Exits with 2 if a change would be refused."""
     settings = load_config(config)
     from cdc_lake.operations.plan import plan as preview

@@ -20,11 +20,7 @@ if TYPE_CHECKING:
     from cdc_lake.operations.quarantine_show import KeyOrValue, QuarantinedRecord, SchemaAttempt
     from cdc_lake.runs.scheduler import TableScheduler
 
-app = typer.Typer(
-    help="List, show, replay or drop quarantined records.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = typer.Typer(help="List, show, replay or drop quarantined records.", no_args_is_help=True, rich_markup_mode=None)
 
 Reasons = Annotated[
     list[str] | None, typer.Option("--reason", help="Select by stage, code or part of the message; repeatable.")
@@ -98,13 +94,7 @@ def show(
 
 @app.command()
 @with_flags(_selection, "selection")
-def replay(
-    table: Tables,
-    config: ConfigFile = None,
-    as_json: Json = False,
-    *,
-    selection: "Selection",
-) -> None:
+def replay(table: Tables, config: ConfigFile = None, as_json: Json = False, *, selection: "Selection") -> None:
     """Replay records after you fixed the cause. Then run silver."""
 
     def work(settings: Config, scheduler: "TableScheduler") -> Sequence[Report]:

@@ -14,11 +14,7 @@ if TYPE_CHECKING:
     from cdc_lake.gold.topic_schemas import SubjectSchema
     from cdc_lake.registries.subjects import Level, Subjects, Version
 
-app = typer.Typer(
-    help="Compare, register and restore schemas.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = typer.Typer(help="Compare, register and restore schemas.", no_args_is_help=True, rich_markup_mode=None)
 
 SubjectNames = Annotated[
     list[str] | None,
@@ -152,11 +148,11 @@ def _level(name: str | None) -> "Level | None":
 
     if name is None:
         return None
-    for level in get_args(Level):
+    levels: tuple[Level, ...] = get_args(Level)
+    for level in levels:
         if level == name.upper():
-            found: Level = level
-            return found
-    known = ", ".join(get_args(Level)).lower()
+            return level
+    known = ", ".join(levels).lower()
     raise ConfigError("--level", f"`{name}` is not a compatibility level", f"set one of {known}")
 
 
