@@ -1,14 +1,13 @@
 """`cdc-lake reconcile`: compare silver with the source database."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from cdc_lake.cli.flags import ConfigFile, Json, JsonFile, Parallel, RunOptions, Tables
-from cdc_lake.cli.output import Output, print_rows
+from cdc_lake.cli.output import print_rows
 from cdc_lake.cli.progress import Display
 from cdc_lake.cli.run import configure_logging, show_report
 from cdc_lake.config import load_config
@@ -41,7 +40,7 @@ def reconcile(
     scheduler = TableScheduler(parallel or settings.parallel, watch=display.watch)
     with display.shown():
         report = run_reconcile(settings, table, wait_seconds=wait, keys=keys, scheduler=scheduler)
-    show_report(report, options, partial(_print_tables, console=Output()))
+    show_report(report, options, _print_tables)
     raise typer.Exit(report.exit_code)
 
 

@@ -298,10 +298,27 @@ def configure_logging() -> None:
     logging.getLogger("cdc_lake").setLevel(logging.DEBUG if debug else logging.INFO)
 
 
+def print_report(report: Report, console: Console) -> None:
+    """Print a run's tables and their counts for people."""
+    table = Table(title=f"{report.layer} {report.run_id[:8]}", title_justify="left")
+    for heading in ("table", "status", "rows"):
+        table.add_column(heading, overflow="fold")
+    table.add_column("seconds", justify="right")
+    for done in report.tables:
+        rows = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in done.rows.items() if number)
+        table.add_row(done.table, done.status, rows or "-", f"{sum(done.seconds.values()):.1f}")
+    console.print(table)
+    if phases := [f"{phase} {seconds:.1f}" for phase, seconds in report.seconds.items() if seconds >= 0.05]:
+        console.print(f"{sum(report.seconds.values()):.1f} s: {', '.join(phases)}")
+    for done in report.tables:
+        for name, keys in done.examples.items():
+            console.print(f"{done.table}, {name.replace('_', ' ')}: {', '.join(keys)}", soft_wrap=True)
+
+
 def show_report(
     report: Report,
     options: RunOptions,
-    show: Callable[[Report], None] | None = None,
+    show: Callable[[Report, Console], None] = print_report,
     *,
     earlier: Sequence[Report] = (),
 ) -> None:
@@ -310,11 +327,11 @@ def show_report(
     Args:
         report: the report.
         options: the format, and the file.
-        show: prints the report for people (default: as a table).
+        show: prints the report for people.
         earlier: the reports of earlier layers, which are above it in the file.
     """
     if not options.as_json:
-        (show or print_report)(report)
+        show(report, Output())
     print_problems(report)
     text = printable(report.model_dump_json())
     if options.json_file:
@@ -356,21 +373,3 @@ def print_problems(report: Report) -> None:
             say(f"error {done.error.code} {done.error.message}", error=True)
     if report.unwritten:
         say(f"error {report.unwritten.code} {report.unwritten.message}", error=True)
-
-
-def print_report(report: Report, console: Console | None = None) -> None:
-    """Print a run's tables and their counts for people (default: to stdout)."""
-    console = console or Output()
-    table = Table(title=f"{report.layer} {report.run_id[:8]}", title_justify="left")
-    for heading in ("table", "status", "rows"):
-        table.add_column(heading, overflow="fold")
-    table.add_column("seconds", justify="right")
-    for done in report.tables:
-        rows = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in done.rows.items() if number)
-        table.add_row(done.table, done.status, rows or "-", f"{sum(done.seconds.values()):.1f}")
-    console.print(table)
-    if phases := [f"{phase} {seconds:.1f}" for phase, seconds in report.seconds.items() if seconds >= 0.05]:
-        console.print(f"{sum(report.seconds.values()):.1f} s: {', '.join(phases)}")
-    for done in report.tables:
-        for name, keys in done.examples.items():
-            console.print(f"{done.table}, {name.replace('_', ' ')}: {', '.join(keys)}", soft_wrap=True)
