@@ -1,14 +1,11 @@
 """`cdc-lake catalog`: compare and update the tables' entries in a Hive metastore or AWS Glue."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from cdc_lake.cli.flags import ConfigFile, Json, LayerName
-from cdc_lake.cli.output import Output, answer, say
+from cdc_lake.cli.output import Output, print_rows, say, show_result
 from cdc_lake.config import load_config
 from cdc_lake.errors import CatalogDriftError, worst_exit_code
 
@@ -72,19 +69,10 @@ def drop(
 
 
 def _print_entries(report: "CatalogReport", as_json: bool, *, unchanged: str, changed: str) -> None:
-    for message in dict.fromkeys(_errors(report)):
-        say(message, error=True)
-    if as_json:
-        answer(report.model_dump_json())
-        return
-    shown = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
-    for heading in ("entry", "layer", "table", "state"):
-        shown.add_column(heading, overflow="fold")
+    errors = (one.error for one in report.entries if one.error)
+    say(*dict.fromkeys(f"error {error.code} {error.message}" for error in errors), error=True)
+    rows = []
     for one in report.entries:
         state = f"{changed}{'; '.join(one.differences)}" if one.differences else unchanged
-        shown.add_row(one.entry, one.layer, one.table, f"error {one.error.code}" if one.error else state)
-    Output().print(shown)
-
-
-def _errors(report: "CatalogReport") -> Sequence[str]:
-    return [f"error {one.error.code} {one.error.message}" for one in report.entries if one.error]
+        rows.append((one.entry, one.layer, one.table, f"error {one.error.code}" if one.error else state))
+    show_result(report, lambda: print_rows(Output(), ("entry", "layer", "table", "state"), rows), as_json=as_json)

@@ -2,19 +2,17 @@
 
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from cdc_lake.cli.output import Output, answer, say
+from cdc_lake.cli.output import Output, answer, print_rows, say
 from cdc_lake.config import TableType, load_config
 
 if TYPE_CHECKING:
@@ -121,19 +119,17 @@ def _shown(console: Console, step: "Step") -> Iterator[None]:
 
 def print_result(result: "DemoResult", console: Console) -> None:
     """Print the demo's tables, counts and verdict."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column(f"topic after\n{result.source}.", overflow="fold")
-    counts = ("events", "bronze\nrows", "quaran-\ntined", "silver\nrows", "source\nrows", "differ-\nences")
-    for heading in (*counts, "sec-\nonds"):
-        table.add_column(heading, justify="right")
+    rows = list[Sequence[object]]()
     for row in result.tables:
-        numbers = (row.events, row.bronze_rows, row.quarantined, row.silver_rows, row.source_rows, row.differences)
-        table.add_row(row.topic.removeprefix(f"{result.source}."), *map(str, numbers), str(row.seconds))
-    table.add_section()
+        landed = (row.events, row.bronze_rows, row.quarantined)
+        merged = (row.silver_rows, row.source_rows, row.differences, row.seconds)
+        rows.append((row.topic.removeprefix(f"{result.source}."), *landed, *merged))
+    if result.gold:
+        rows.append(())
     for made in result.gold:
-        of_gold = (made.rows, made.source_rows, made.differences)
-        table.add_row(made.model, "", "", "", *map(str, of_gold), str(made.seconds))
-    console.print(table)
+        rows.append((made.model, "", "", "", made.rows, made.source_rows, made.differences, made.seconds))
+    counts = (">events", ">bronze\nrows", ">quaran-\ntined", ">silver\nrows", ">source\nrows", ">differ-\nences")
+    print_rows(console, (f"topic after\n{result.source}.", *counts, ">sec-\nonds"), rows)
     for sample in result.samples:
         console.print(sample)
     for left_out, reason in result.left_out.items():

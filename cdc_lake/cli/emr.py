@@ -1,8 +1,7 @@
 """`cdc-lake emr`: submit jobs to Amazon EMR."""
 
 import json
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 import typer.main
@@ -23,19 +22,10 @@ app = typer.Typer(
 _PASS_ON = {"ignore_unknown_options": True}
 
 
-class _Job(StrEnum):
-    bronze = "bronze"
-    silver = "silver"
-    gold = "gold"
-    maintain = "maintain"
-
-
-class _Form(StrEnum):
-    cli = "cli"
-    json = "json"
-
-
-Job = Annotated[_Job, typer.Argument(metavar="JOB", help="Name the job: bronze, silver, gold or maintain.")]
+Job = Annotated[
+    Literal["bronze", "silver", "gold", "maintain"],
+    typer.Argument(metavar="JOB", help="Name the job: bronze, silver, gold or maintain."),
+]
 Flags = Annotated[
     list[str] | None,
     typer.Argument(metavar="[FLAGS]...", help="Pass the job's flags, as after `spark-submit jobs/bronze.py`."),
@@ -48,14 +38,15 @@ def render(
     job: Job,
     flags: Flags = None,
     form: Annotated[
-        _Form, typer.Option("--as", help="Print a shell command (cli) or the boto3 request (json).")
-    ] = _Form.cli,
+        Literal["cli", "json"],
+        typer.Option("--as", help="Print a shell command (cli) or the boto3 request (json)."),
+    ] = "cli",
     cluster_id: ClusterId = None,
     config: ConfigFile = None,
 ) -> None:
     """Print the request that submits a job. Sends nothing."""
     target, submission = _opened(job, flags or [], cluster_id, config)
-    if form is _Form.json:
+    if form == "json":
         answer(json.dumps(target.request(submission), indent=2, ensure_ascii=False))
     else:
         answer(target.line(submission))
@@ -68,11 +59,11 @@ def submit(job: Job, flags: Flags = None, cluster_id: ClusterId = None, config: 
     answer(target.submit(submission))
 
 
-def _opened(job: _Job, flags: list[str], cluster_id: str | None, config: ConfigFile) -> tuple["Target", "Submission"]:
+def _opened(job: Job, flags: list[str], cluster_id: str | None, config: ConfigFile) -> tuple["Target", "Submission"]:
     """The target and the job. Checks the job's flags first: on the cluster, a wrong flag fails minutes later."""
-    typer.main.get_group(run.app).commands[job.value].make_context(f"{job.value}.py", list(flags))
+    typer.main.get_group(run.app).commands[job].make_context(f"{job}.py", list(flags))
     settings = load_config(config)
     from cdc_lake.emr import open_target
     from cdc_lake.emr.model import submission
 
-    return open_target(settings, cluster_id), submission(settings, job.value, flags)
+    return open_target(settings, cluster_id), submission(settings, job, flags)

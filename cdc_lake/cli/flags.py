@@ -15,7 +15,7 @@ from cdc_lake.errors import ConfigError
 
 
 class LayerName(StrEnum):
-    """The values of `--layer`."""
+    """The values of `--layer`; Typer has no lists of a `Literal`."""
 
     bronze = "bronze"
     silver = "silver"
@@ -76,6 +76,7 @@ Interval = Annotated[
     float | None,
     typer.Option("--interval", parser=_seconds, metavar="TIME", help="Start rounds this far apart, for example 1m."),
 ]
+Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation prompt.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
 JsonFile = Annotated[
     Path | None,
@@ -99,26 +100,14 @@ Profile = Annotated[
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The options of a run, and of the output of its report."""
+    """The flags of a layer's run, and of the output of its report."""
 
-    parallel: int | None = None
-    is_continuous: bool = False
-    interval_seconds: float | None = None
-    as_json: bool = False
-    json_file: Path | None = None
-    profile: Path | None = None
-
-
-def run_options(
-    parallel: Parallel = None,
-    continuous: Continuous = False,
-    interval: Interval = None,
-    as_json: Json = False,
-    json_file: JsonFile = None,
-    profile: Profile = None,
-) -> RunOptions:
-    """The flags of a layer's run."""
-    return RunOptions(parallel, continuous, interval, as_json, json_file, profile)
+    parallel: Parallel = None
+    is_continuous: Continuous = False
+    interval_seconds: Interval = None
+    as_json: Json = False
+    json_file: JsonFile = None
+    profile: Profile = None
 
 
 def with_flags(flags: Callable[..., Any], argument: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -4,13 +4,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from cdc_lake.cli.flags import ConfigFile, Json, OptionalTables
-from cdc_lake.cli.output import Output, answer
+from cdc_lake.cli.output import Output, print_rows, show_result
 from cdc_lake.config import load_config
 from cdc_lake.errors import ConfigError
 
@@ -32,36 +30,22 @@ _STYLES = {
 }
 
 
-def status(
-    table: OptionalTables = None,
-    config: ConfigFile = None,
-    as_json: Json = False,
-) -> None:
+def status(table: OptionalTables = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """Show each table's position, lag, quarantine and last runs."""
     settings = load_config(config)
     from cdc_lake.operations.status import status as read_status
 
     found = read_status(settings, table or ["*"])
-    if as_json:
-        answer(found.model_dump_json())
-    else:
-        _print_status(found, Output())
+    show_result(found, lambda: _print_status(found, Output()), as_json=as_json)
 
 
-def plan(
-    table: OptionalTables = None,
-    config: ConfigFile = None,
-    as_json: Json = False,
-) -> None:
+def plan(table: OptionalTables = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """Preview the next runs. Exits with 2 if a change would be refused."""
     settings = load_config(config)
     from cdc_lake.operations.plan import plan as preview
 
     found = preview(settings, table or ["*"])
-    if as_json:
-        answer(found.model_dump_json())
-    else:
-        _print_plan(found, Output())
+    show_result(found, lambda: _print_plan(found, Output()), as_json=as_json)
     raise typer.Exit(ConfigError.exit_code if found.refused else 0)
 
 
@@ -76,25 +60,18 @@ def story(
     from cdc_lake.operations.story import story as read_story
 
     found = read_story(settings, table, key)
-    if as_json:
-        answer(found.model_dump_json())
-    else:
-        _print_story(found, Output())
+    show_result(found, lambda: _print_story(found, Output()), as_json=as_json)
 
 
 def _print_status(found: "Status", console: Console) -> None:
-    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("table", overflow="fold")
-    table.add_column("layer")
-    for heading in ("com-\nmit", "records\nbehind", "seconds\nbehind", "fresh\np95 s", "quaran-\ntined"):
-        table.add_column(heading, justify="right")
-    table.add_column("last run (UTC)")
+    headings = (">com-\nmit", ">records\nbehind", ">seconds\nbehind", ">fresh\np95 s", ">quaran-\ntined")
+    rows = []
     for one in found.tables:
         fresh = one.freshness.p95 if one.freshness else None
         numbers = (one.commit, one.behind_records, one.behind_seconds, fresh, one.quarantined)
         shown = ["-" if number is None else f"{number:,.0f}" for number in numbers]
-        table.add_row(one.table if one.layer == "bronze" else "", one.layer, *shown, _last_run(one.last_run))
-    console.print(table)
+        rows.append((one.table if one.layer == "bronze" else "", one.layer, *shown, _last_run(one.last_run)))
+    print_rows(console, ("table", "layer", *headings, "last run (UTC)"), rows)
     for one in found.tables:
         if one.error:
             console.print(f"{one.layer} {one.error}", style="red")

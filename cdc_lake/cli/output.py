@@ -1,13 +1,17 @@
 """Output for terminals and logs. Texts of records and schemas cannot send control sequences or forge log entries."""
 
+import json
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from pydantic import BaseModel
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -25,19 +29,58 @@ def as_log_entry(text: str) -> str:
     return printable(text).replace("\n", f"\n{_INDENT}")
 
 
-def say(text: str, *, error: bool = False) -> None:
-    """Print a message, indented like a log entry.
+def say(*messages: str, error: bool = False) -> None:
+    """Print messages, indented like log entries.
 
     Args:
-        text: the message.
+        messages: the messages; each starts a line.
         error: print to stderr.
     """
-    answer(as_log_entry(text), error=error)
+    for message in messages:
+        answer(as_log_entry(message), error=error)
 
 
 def answer(text: str, *, error: bool = False) -> None:
     """Print text line by line, without indentation, such as JSON or a command to copy."""
     print(printable(text), file=sys.stderr if error else sys.stdout, flush=True)
+
+
+def show_result(result: Any, show: Callable[[], None], *, as_json: bool) -> None:
+    """Print what a command found: as one line of JSON, or for people, as `show` prints it."""
+    if not as_json:
+        show()
+    elif isinstance(result, BaseModel):
+        answer(result.model_dump_json())
+    else:
+        answer(json.dumps(result, default=lambda model: model.model_dump(mode="json")))
+
+
+def print_rows(
+    console: Console,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    title: str | None = None,
+    narrow: str | None = None,
+) -> None:
+    """Print rows under headings. What is too wide for the console continues on the next line.
+
+    Args:
+        console: where to print.
+        headings: a heading starts with `>` if its column is aligned to the right.
+        rows: the cells of each row; an empty row prints a blank line.
+        title: the line above the headings.
+        narrow: the only column that may become narrower to fit the console (default: all).
+    """
+    table = Table(
+        box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, title=title, title_justify="left"
+    )
+    for heading in headings:
+        fixed, name = narrow not in (None, heading), heading.removeprefix(">")
+        table.add_column(name, justify="left" if name == heading else "right", overflow="fold", no_wrap=fixed)
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else str(cell) for cell in row))
+    console.print(table)
 
 
 class LogFormatter(logging.Formatter):

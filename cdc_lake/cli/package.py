@@ -1,30 +1,20 @@
 """`cdc-lake package`: build the files that a cluster needs."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
-from cdc_lake.cli.output import Output, answer, say
-from cdc_lake.packaging import PLAN, Plan, build
+from cdc_lake.cli.output import Output, answer, print_rows, say
+from cdc_lake.packaging import PLAN, Arch, Plan, build
 from cdc_lake.spark.versions import profile_name
-
-
-class Architecture(StrEnum):
-    """The values of `--arch`."""
-
-    x86_64 = "x86_64"
-    aarch64 = "aarch64"
 
 
 def package(
     profile: Annotated[
         str | None, typer.Option(help="Use conf/jars/<PROFILE>.lock (default: that of the installed PySpark).")
     ] = None,
-    arch: Annotated[Architecture, typer.Option(help="Set the processor type of the nodes.")] = Architecture.x86_64,
+    arch: Annotated[Arch, typer.Option(help="Set the processor type of the nodes.")] = "x86_64",
     s3a: Annotated[bool, typer.Option("--s3a", help="Include the s3a:// jars, for clusters without them.")] = False,
     into: Annotated[Path, typer.Option(help="Write the package to <INTO>/<profile>.")] = Path("dist"),
     upload_to: Annotated[
@@ -35,7 +25,7 @@ def package(
     """Package jobs, Python packages and jars for a cluster."""
     name = profile or profile_name()
     folder = into.resolve() / name
-    plan = build(folder, name, arch=arch.value, s3a=s3a, progress=lambda text: say(f"{name}: {text}"))
+    plan = build(folder, name, arch=arch, s3a=s3a, progress=lambda text: say(f"{name}: {text}"))
     _print_package(folder, plan)
     if upload_to:
         to = f"{upload_to.rstrip('/')}/{plan.version}"
@@ -44,14 +34,8 @@ def package(
 
 
 def _print_package(folder: Path, plan: Plan) -> None:
-    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("file", overflow="fold")
-    table.add_column("bytes", justify="right")
-    table.add_column("sha256")
-    table.add_column("needed on")
-    for file in plan.files:
-        table.add_row(file.path, f"{file.size:,}", file.sha256[:12], ", ".join(file.on))
-    Output().print(table)
+    rows = ((file.path, f"{file.size:,}", file.sha256[:12], ", ".join(file.on)) for file in plan.files)
+    print_rows(Output(), ("file", ">bytes", "sha256", "needed on"), rows)
     total = sum(file.size for file in plan.files)
     say(f"cdc_lake {plan.version} for Spark {plan.spark} and Python {plan.python} on {plan.arch}: {total:,} bytes")
     say(f"in {folder}; see {PLAN} for where each file goes (docs/how-to/clusters.md)")

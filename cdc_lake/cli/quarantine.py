@@ -1,19 +1,16 @@
 """`cdc-lake quarantine`: list, show, replay and drop records that do not decode and events that silver rejected."""
 
-import json
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from cdc_lake.cli.flags import ConfigFile, Json, OptionalTables, RunOptions, Tables, with_flags
 from cdc_lake.cli.look import short
-from cdc_lake.cli.output import Output, answer
+from cdc_lake.cli.output import Output, print_rows, show_result
 from cdc_lake.cli.run import run_steps
 from cdc_lake.config import Config, load_config
 from cdc_lake.runs.report import Report
@@ -23,11 +20,7 @@ if TYPE_CHECKING:
     from cdc_lake.operations.quarantine_show import KeyOrValue, QuarantinedRecord, SchemaAttempt
     from cdc_lake.runs.scheduler import TableScheduler
 
-app = typer.Typer(
-    help="List, show, replay or drop quarantined records.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = typer.Typer(help="List, show, replay or drop quarantined records.", no_args_is_help=True, rich_markup_mode=None)
 
 Reasons = Annotated[
     list[str] | None, typer.Option("--reason", help="Select by stage, code or part of the message; repeatable.")
@@ -78,10 +71,7 @@ def list_(
     from cdc_lake.operations.quarantine import list_quarantined
 
     found = list_quarantined(settings, table or ["*"], selection=selection, each=each, limit=limit)
-    if as_json:
-        answer(found.model_dump_json())
-    else:
-        print_listing(found, Output())
+    show_result(found, lambda: _print_listing(found, Output()), as_json=as_json)
 
 
 @app.command()
@@ -99,25 +89,12 @@ def show(
     from cdc_lake.operations.quarantine_show import show_quarantined
 
     found = show_quarantined(settings, table, selection=selection, limit=limit)
-    if as_json:
-        answer(json.dumps([one.model_dump(mode="json") for one in found]))
-        return
-    console = Output()
-    for one in found:
-        print_record(one, console)
-    if not found:
-        console.print("No quarantined record matches.")
+    show_result(found, lambda: _print_records(found, Output()), as_json=as_json)
 
 
 @app.command()
 @with_flags(_selection, "selection")
-def replay(
-    table: Tables,
-    config: ConfigFile = None,
-    as_json: Json = False,
-    *,
-    selection: "Selection",
-) -> None:
+def replay(table: Tables, config: ConfigFile = None, as_json: Json = False, *, selection: "Selection") -> None:
     """Replay records after you fixed the cause. Then run silver."""
 
     def work(settings: Config, scheduler: "TableScheduler") -> Sequence[Report]:
@@ -148,39 +125,31 @@ def drop(
     run_steps([work], config, RunOptions(as_json=as_json))
 
 
-def print_listing(found: "Listing", console: Console) -> None:
-    """Print the quarantined records or their reasons."""
+def _print_listing(found: "Listing", console: Console) -> None:
     for name, groups in groupby(found.groups, lambda one: one.table):
-        shown = _table(name, "records", "reason", "first offset", "written (UTC)")
+        rows = list[Sequence[object]]()
         for one in groups:
-            reason = f"{one.stage}: {one.code}: {one.reason}"
             times = dict.fromkeys(f"{time:%F %R}" for time in (one.first, one.last))
-            shown.add_row(f"{one.records:,}", Text(reason), one.example, "\n".join(times))
-        console.print(shown)
+            rows.append((f"{one.records:,}", f"{one.stage}: {one.code}: {one.reason}", one.example, "\n".join(times)))
+        headings = (">records", "reason", "first offset", "written (UTC)")
+        print_rows(console, headings, rows, title=name, narrow="reason")
     for name, records in groupby(found.records, lambda one: one.table):
-        shown = _table(name, "offset", "reason", "batch", "written (UTC)")
-        for each in records:
-            reason = f"{each.stage}: {each.code}: {each.reason}"
-            shown.add_row(each.place, Text(reason), str(each.batch), f"{each.written_at:%F %R}")
-        console.print(shown)
+        rows = [
+            (each.place, f"{each.stage}: {each.code}: {each.reason}", each.batch, f"{each.written_at:%F %R}")
+            for each in records
+        ]
+        print_rows(console, ("offset", "reason", "batch", "written (UTC)"), rows, title=name, narrow="reason")
     if found.left_out:
         console.print(f"{found.left_out:,} more are not shown; raise --limit", style="yellow")
     if not (found.groups or found.records):
         console.print("No records are quarantined.")
 
 
-def _table(title: str, *headings: str) -> Table:
-    shown = Table(
-        box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, title=title, title_justify="left"
-    )
-    for heading in headings:
-        shown.add_column(
-            heading,
-            overflow="fold",
-            no_wrap=heading != "reason",
-            justify="right" if heading == "records" else "left",
-        )
-    return shown
+def _print_records(found: Sequence["QuarantinedRecord"], console: Console) -> None:
+    for one in found:
+        print_record(one, console)
+    if not found:
+        console.print("No quarantined record matches.")
 
 
 def print_record(one: "QuarantinedRecord", console: Console) -> None:

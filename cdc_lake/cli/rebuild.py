@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from cdc_lake.cli.confirm import confirmed
-from cdc_lake.cli.flags import A_TABLE, ConfigFile, Json, JsonFile, Parallel, RunOptions, required
+from cdc_lake.cli.flags import A_TABLE, ConfigFile, Json, JsonFile, Parallel, RunOptions, Yes, required
 from cdc_lake.cli.output import Output
 from cdc_lake.cli.progress import Display
 from cdc_lake.cli.run import configure_logging, open_scheduler, parse_offsets, print_problems, print_report, show_report
@@ -25,7 +25,7 @@ def rebuild(
         str | None, typer.Option("--until-offset", help="Use events before these offsets, for example 0:1200,1:1180.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report the differences and write nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation prompt.")] = False,
+    yes: Yes = False,
     seed_from_silver: Annotated[
         bool, typer.Option("--seed-from-silver", help="Keep silver rows whose complete history bronze no longer has.")
     ] = False,

@@ -1,15 +1,13 @@
 """`cdc-lake reconcile`: compare silver with the source database."""
 
-from functools import partial
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from cdc_lake.cli.flags import ConfigFile, Json, JsonFile, Parallel, RunOptions, Tables
-from cdc_lake.cli.output import Output
+from cdc_lake.cli.output import print_rows
 from cdc_lake.cli.progress import Display
 from cdc_lake.cli.run import configure_logging, show_report
 from cdc_lake.config import load_config
@@ -42,25 +40,23 @@ def reconcile(
     scheduler = TableScheduler(parallel or settings.parallel, watch=display.watch)
     with display.shown():
         report = run_reconcile(settings, table, wait_seconds=wait, keys=keys, scheduler=scheduler)
-    show_report(report, options, partial(_print_tables, console=Output()))
+    show_report(report, options, _print_tables)
     raise typer.Exit(report.exit_code)
 
 
 def _print_tables(report: Report, console: Console) -> None:
-    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("table", overflow="fold")
-    for heading in ("source\nrows", "silver\nrows", "miss-\ning", "extra", "changed", "known\nlosses", "sec-\nonds"):
-        table.add_column(heading, justify="right")
+    rows = list[Sequence[str]]()
     for done in report.tables:
         counted, seconds = done.rows, f"{sum(done.seconds.values()):.1f}"
         if done.reconciled is None:
-            table.add_row(done.table, *["-"] * 6, seconds)
+            rows.append((done.table, *["-"] * 6, seconds))
             continue
         extra = counted.get("extra", 0) + counted.get("repeated", 0)
         numbers = (counted["source"], counted["silver"], counted.get("missing", 0), extra, counted.get("changed", 0))
         shown = (f"{number:,}" for number in (*numbers, sum(done.reconciled.losses.values())))
-        table.add_row(done.table, *shown, seconds)
-    console.print(table)
+        rows.append((done.table, *shown, seconds))
+    counts = (">source\nrows", ">silver\nrows", ">miss-\ning", ">extra", ">changed", ">known\nlosses")
+    print_rows(console, ("table", *counts, ">sec-\nonds"), rows)
     for done in report.tables:
         _print_details(done, console)
 

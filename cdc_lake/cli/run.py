@@ -30,7 +30,6 @@ from cdc_lake.cli.flags import (
     RunOptions,
     Tables,
     required,
-    run_options,
     with_flags,
 )
 from cdc_lake.cli.output import LogFormatter, Output, answer, printable, say
@@ -76,7 +75,7 @@ FollowingModels = Annotated[
 
 
 @app.command()
-@with_flags(run_options, "options")
+@with_flags(RunOptions, "options")
 def bronze(
     table: Tables,
     then: Then = None,
@@ -88,7 +87,6 @@ def bronze(
     options: RunOptions,
 ) -> None:
     """Land new records of Kafka topics in bronze."""
-
     following = layers_after(LayerName.bronze, then, model)
 
     def land(settings: Config, scheduler: "TableScheduler") -> Sequence[Report]:
@@ -105,7 +103,7 @@ def bronze(
 
 
 @app.command()
-@with_flags(run_options, "options")
+@with_flags(RunOptions, "options")
 def silver(
     table: Tables,
     then: Then = None,
@@ -129,13 +127,8 @@ def silver(
 
 
 @app.command()
-@with_flags(run_options, "options")
-def gold(
-    model: Models,
-    config: ConfigFile = None,
-    *,
-    options: RunOptions,
-) -> None:
+@with_flags(RunOptions, "options")
+def gold(model: Models, config: ConfigFile = None, *, options: RunOptions) -> None:
     """Refresh gold tables if their silver, model or CSV files changed."""
     run_steps([], config, options, models=model)
 
@@ -305,10 +298,27 @@ def configure_logging() -> None:
     logging.getLogger("cdc_lake").setLevel(logging.DEBUG if debug else logging.INFO)
 
 
+def print_report(report: Report, console: Console) -> None:
+    """Print a run's tables and their counts for people."""
+    table = Table(title=f"{report.layer} {report.run_id[:8]}", title_justify="left")
+    for heading in ("table", "status", "rows"):
+        table.add_column(heading, overflow="fold")
+    table.add_column("seconds", justify="right")
+    for done in report.tables:
+        rows = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in done.rows.items() if number)
+        table.add_row(done.table, done.status, rows or "-", f"{sum(done.seconds.values()):.1f}")
+    console.print(table)
+    if phases := [f"{phase} {seconds:.1f}" for phase, seconds in report.seconds.items() if seconds >= 0.05]:
+        console.print(f"{sum(report.seconds.values()):.1f} s: {', '.join(phases)}")
+    for done in report.tables:
+        for name, keys in done.examples.items():
+            console.print(f"{done.table}, {name.replace('_', ' ')}: {', '.join(keys)}", soft_wrap=True)
+
+
 def show_report(
     report: Report,
     options: RunOptions,
-    show: Callable[[Report], None] | None = None,
+    show: Callable[[Report, Console], None] = print_report,
     *,
     earlier: Sequence[Report] = (),
 ) -> None:
@@ -317,11 +327,11 @@ def show_report(
     Args:
         report: the report.
         options: the format, and the file.
-        show: prints the report for people (default: as a table).
+        show: prints the report for people.
         earlier: the reports of earlier layers, which are above it in the file.
     """
     if not options.as_json:
-        (show or print_report)(report)
+        show(report, Output())
     print_problems(report)
     text = printable(report.model_dump_json())
     if options.json_file:
@@ -363,21 +373,3 @@ def print_problems(report: Report) -> None:
             say(f"error {done.error.code} {done.error.message}", error=True)
     if report.unwritten:
         say(f"error {report.unwritten.code} {report.unwritten.message}", error=True)
-
-
-def print_report(report: Report, console: Console | None = None) -> None:
-    """Print a run's tables and their counts for people (default: to stdout)."""
-    console = console or Output()
-    table = Table(title=f"{report.layer} {report.run_id[:8]}", title_justify="left")
-    for heading in ("table", "status", "rows"):
-        table.add_column(heading, overflow="fold")
-    table.add_column("seconds", justify="right")
-    for done in report.tables:
-        rows = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in done.rows.items() if number)
-        table.add_row(done.table, done.status, rows or "-", f"{sum(done.seconds.values()):.1f}")
-    console.print(table)
-    if phases := [f"{phase} {seconds:.1f}" for phase, seconds in report.seconds.items() if seconds >= 0.05]:
-        console.print(f"{sum(report.seconds.values()):.1f} s: {', '.join(phases)}")
-    for done in report.tables:
-        for name, keys in done.examples.items():
-            console.print(f"{done.table}, {name.replace('_', ' ')}: {', '.join(keys)}", soft_wrap=True)

@@ -4,11 +4,9 @@ import json
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from cdc_lake.cli.flags import ConfigFile, Json
-from cdc_lake.cli.output import Output, answer, say
+from cdc_lake.cli.output import Output, answer, print_rows, say, show_result
 from cdc_lake.config import Config, load_config
 from cdc_lake.errors import ConfigError, DamagedFileError, UnknownTableError
 
@@ -16,11 +14,7 @@ if TYPE_CHECKING:
     from cdc_lake.gold.topic_schemas import SubjectSchema
     from cdc_lake.registries.subjects import Level, Subjects, Version
 
-app = typer.Typer(
-    help="Compare, register and restore schemas.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = typer.Typer(help="Compare, register and restore schemas.", no_args_is_help=True, rich_markup_mode=None)
 
 SubjectNames = Annotated[
     list[str] | None,
@@ -41,17 +35,9 @@ def list_command(config: ConfigFile = None, as_json: Json = False) -> None:
         version = subjects.version(subject)
         if version:
             rows.append(_version_row(subject, version) | {"compatibility": subjects.level(subject)})
-    if as_json:
-        answer(json.dumps(rows))
-        return
-    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("subject", overflow="fold")
-    table.add_column("version", justify="right")
-    table.add_column("id", justify="right")
-    table.add_column("compatibility")
-    for row in rows:
-        table.add_row(row["subject"], row["version"], str(row["id"]), row["compatibility"])
-    Output().print(table)
+    cells = ((row["subject"], row["version"], row["id"], row["compatibility"]) for row in rows)
+    headings = ("subject", ">version", ">id", "compatibility")
+    show_result(rows, lambda: print_rows(Output(), headings, cells), as_json=as_json)
 
 
 @app.command()
@@ -70,10 +56,9 @@ def show(
             else "the registry has no such subject"
         )
         raise UnknownTableError(subject, what, "see `cdc-lake schemas list`")
-    if as_json:
-        answer(json.dumps(_version_row(subject, found) | {"schema": found.text}))
-    else:
-        answer(json.dumps(json.loads(found.text), indent=2, ensure_ascii=False))
+    row = _version_row(subject, found) | {"schema": found.text}
+    text = found.text
+    show_result(row, lambda: answer(json.dumps(json.loads(text), indent=2, ensure_ascii=False)), as_json=as_json)
 
 
 @app.command()
@@ -89,13 +74,10 @@ def diff(subject: SubjectNames = None, config: ConfigFile = None, as_json: Json 
             ["the registry has no such subject"] if before is None else layout_changes(one.subject, before, one.text)
         )
         rows.append({"subject": one.subject, "origin": one.origin, "changes": found})
-    if as_json:
-        answer(json.dumps(rows))
-        return
+    lines = list[str]()
     for row in rows:
-        say(f"{row['subject']} ({row['origin']})")
-        for change in row["changes"] or ["no difference"]:
-            say(f"  {change}")
+        lines += (f"{row['subject']} ({row['origin']})", *(f"  {one}" for one in row["changes"] or ["no difference"]))
+    show_result(rows, lambda: say(*lines), as_json=as_json)
 
 
 @app.command()
@@ -108,11 +90,8 @@ def check(subject: SubjectNames = None, config: ConfigFile = None, as_json: Json
     for one in _subject_schemas(settings, subject):
         check_compatible(subjects, one.subject, one.text)
         rows.append({"subject": one.subject, "origin": one.origin, "compatibility": subjects.level(one.subject)})
-    if as_json:
-        answer(json.dumps(rows))
-        return
-    for row in rows:
-        say(f"{row['subject']} ({row['origin']}): compatible, {row['compatibility']}")
+    lines = (f"{row['subject']} ({row['origin']}): compatible, {row['compatibility']}" for row in rows)
+    show_result(rows, lambda: say(*lines), as_json=as_json)
 
 
 @app.command()
@@ -130,11 +109,8 @@ def register(
         rows.append(_version_row(one.subject, register_compatible(subjects, one.subject, one.text)))
         if named:
             subjects.set_level(one.subject, named)
-    if as_json:
-        answer(json.dumps(rows))
-        return
-    for row in rows:
-        say(f"{row['subject']}: version {row['version']}, {row['kind']} {row['id']}")
+    lines = (f"{row['subject']}: version {row['version']}, {row['kind']} {row['id']}" for row in rows)
+    show_result(rows, lambda: say(*lines), as_json=as_json)
 
 
 @app.command()
@@ -172,11 +148,11 @@ def _level(name: str | None) -> "Level | None":
 
     if name is None:
         return None
-    for level in get_args(Level):
+    levels: tuple[Level, ...] = get_args(Level)
+    for level in levels:
         if level == name.upper():
-            found: Level = level
-            return found
-    known = ", ".join(get_args(Level)).lower()
+            return level
+    known = ", ".join(levels).lower()
     raise ConfigError("--level", f"`{name}` is not a compatibility level", f"set one of {known}")
 
 

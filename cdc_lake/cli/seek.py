@@ -6,13 +6,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from cdc_lake.cli.confirm import confirmed
-from cdc_lake.cli.flags import ConfigFile, Json, RunOptions, Tables
-from cdc_lake.cli.output import Output
+from cdc_lake.cli.flags import ConfigFile, Json, RunOptions, Tables, Yes
+from cdc_lake.cli.output import Output, print_rows
 from cdc_lake.cli.run import configure_logging, parse_offsets, show_report
 from cdc_lake.config import StartPosition, load_config
 from cdc_lake.points import milliseconds
@@ -29,7 +27,7 @@ def seek(
             "--to", metavar="POSITION", help="Read from earliest, latest, a time, or offsets such as 0:1200,1:1180."
         ),
     ],
-    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation prompt.")] = False,
+    yes: Yes = False,
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
@@ -44,9 +42,7 @@ def seek(
     scheduler = TableScheduler()
     found = offset_changes(settings, table, position, scheduler.spark(settings, "bronze"))
     _print_changes(found, Output(stderr=as_json))
-    if not found:
-        return
-    if not confirmed("Continue from these offsets?", yes=yes, on_stderr=as_json):
+    if not found or not confirmed("Continue from these offsets?", yes=yes, on_stderr=as_json):
         return
     report = carry_out(settings, found, scheduler=scheduler)
     show_report(report, RunOptions(as_json=as_json))
@@ -67,14 +63,8 @@ def _print_changes(found: Sequence["OffsetChange"], console: Console) -> None:
     if not found:
         console.print("Bronze already continues from these offsets.")
         return
-    shown = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
-    shown.add_column("table", overflow="fold")
-    for heading in ("part.", "next", "new next"):
-        shown.add_column(heading, justify="right")
-    shown.add_column("consequence", overflow="fold")
-    for one in found:
-        shown.add_row(one.table, str(one.partition), str(one.offset), str(one.new_offset), _consequence(one))
-    console.print(shown)
+    rows = ((one.table, one.partition, one.offset, one.new_offset, _consequence(one)) for one in found)
+    print_rows(console, ("table", ">part.", ">next", ">new next", "consequence"), rows)
 
 
 def _consequence(one: "OffsetChange") -> str:

@@ -10,7 +10,7 @@ from cdc_lake.cli.output import say
 from cdc_lake.config import load_config
 
 if TYPE_CHECKING:
-    from cdc_lake.embedded.stack import ServerStatus, Stack
+    from cdc_lake.embedded.stack import Stack
 
 app = typer.Typer(
     help="Run Postgres, Kafka, a registry and Debezium on this machine.", no_args_is_help=True, rich_markup_mode=None
@@ -64,11 +64,7 @@ def _print_status(stack: "Stack") -> None:
     if not servers:
         say(f"no servers were started in {stack.folder}")
     for server in servers:
-        say(_line(server))
+        size = f"{server.rss_bytes / 1e6:4.0f} MB" if server.rss_bytes else ""
+        say(f"{server.name:9} {server.state:8} {size:8} {server.address}")
         if server.note:
             say(f"{'':10}{server.note}")
-
-
-def _line(server: "ServerStatus") -> str:
-    size = f"{server.rss_bytes / 1e6:4.0f} MB" if server.rss_bytes else ""
-    return f"{server.name:9} {server.state:8} {size:8} {server.address}"

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from cdc_lake.cli.app import execute
 from cdc_lake.cli.look import _print_plan, _print_status, _print_story
-from cdc_lake.cli.output import LogFormatter, Output, answer
+from cdc_lake.cli.output import LogFormatter, Output, answer, print_rows
 from cdc_lake.cli.run import RunOptions, show_report
 from cdc_lake.errors import ConfigError
 from cdc_lake.operations.plan import Plan, TablePlan
@@ -55,6 +55,21 @@ def test_hostile_text_sends_no_terminal_commands(make: type) -> None:
 
 def test_tabs_newlines_and_other_scripts_are_kept() -> None:
     assert printed("größe\t値 شكرا 👍").rstrip() == "größe   値 شكرا 👍"
+
+
+def test_rows_are_aligned_and_wide_cells_are_not_cut() -> None:
+    out = io.StringIO()
+
+    print_rows(Output(file=out, width=14), ("table", ">rows"), [("orders.x", 1234567890), (), ("t", 7)])
+
+    assert [line.rstrip() for line in out.getvalue().splitlines()] == [
+        "table     rows",
+        "──────────────",
+        "orders  123456",
+        ".x        7890",
+        "",
+        "t            7",
+    ]
 
 
 def test_status_plan_and_story_print_any_text_safely() -> None:
