@@ -191,9 +191,11 @@ def _choose_id_kind(
                 )
                 continue
             by_kind = {voted: by_kind[voted]} if voted in by_kind else {}
-        # None fits: take the likeliest, which quarantines the records with a reason.
+        # None fits, for example because a sample is damaged: take the voted kind, else the likeliest. Records that its
+        # schema does not read are quarantined with a reason.
         exists = {kind: several for kind, several in answers[one].items() if several}
-        chosen[one] = next(iter((by_kind or exists).values()), ())
+        default = exists.get(voted or "", next(iter(exists.values()), ()))
+        chosen[one] = next(iter(by_kind.values()), default)
     return voted, chosen, problems
 
 

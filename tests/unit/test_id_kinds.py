@@ -50,3 +50,21 @@ def test_only_ids_whose_kinds_differ_are_sampled(
     )
 
     assert asked == sampled
+
+
+def test_damaged_sample_leaves_the_reference_to_the_voted_kind() -> None:
+    foreign = WriterSchema(schema("long").text.replace(TABLE, "pagila.public.other"))
+    own = {"1": schema("long"), "2": schema("int")}
+    by_kind = {"contentId": dict.fromkeys(own, foreign), "globalId": own}
+
+    found = resolve(
+        ["id4:00000001", "id4:00000002"],
+        names=Names(TABLE),
+        kinds=list(by_kind),
+        known_kinds={},
+        look_up=lambda kind, schema_id: [by_kind[kind][schema_id]],
+        samples=lambda _: {"id4:00000001": [b"\x02"], "id4:00000002": [b"\x02", b"\xff"]},
+    )
+
+    assert found.kinds == {"id4": "globalId"}
+    assert (found.meanings, found.problems) == ({"id4:00000001": (own["1"],), "id4:00000002": (own["2"],)}, {})
