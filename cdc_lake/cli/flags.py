@@ -15,7 +15,7 @@ from cdc_lake.errors import ConfigError
 
 
 class LayerName(StrEnum):
-    """The values of `--layer`; Typer has no lists of a `Literal`."""
+    """The values of `--layer`; Typer does not support lists of a `Literal`."""
 
     bronze = "bronze"
     silver = "silver"
