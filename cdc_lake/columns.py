@@ -42,7 +42,7 @@ ORDER = "__order"
 ORDER_TYPE = "struct<position: array<bigint>, domain: string, ts_ms: bigint>"
 """The source order of a key's last accepted streaming event, for the rule of stale events."""
 SEEN = "__seen"
-"""Column of the side table: the last log position that was processed for a key, even if its event was not applied."""
+"""Column of the side table: the last Kafka position that was processed for a key, even if its event was not applied."""
 DELETED = "__deleted"
 BATCH = "__batch"
 UNAVAILABLE = "__unavailable"
@@ -92,12 +92,12 @@ SIDE = {
 """A silver table's side table: one entry per (kind, id). `kind` is one of `SIDE_KINDS`; the other columns depend on it.
 
 - `key`: for a deleted key, `__kafka` and `__order` as its row would have them. For any key, `__seen` is the last
-  processed log position if it differs, and `awaits` the key change that may provide values the row lacks.
+  processed Kafka position if it differs, and `awaits` the key change that may provide values the row lacks.
 - `image`: inherited values. The key change `move` left them of `key` at `__kafka`: large values as JSON by column, and
   what that key lifetime `awaits`.
 - `table`: the id `start` has the last truncate in `__kafka` and `__order`, and the last whole-table event in `__seen`.
   The id `snapshot` has the start of a snapshot that has not ended.
-- `rejected`: the log position of a rejected event; `image` has the unmet expectation.
+- `rejected`: the Kafka position of a rejected event; `image` has the unmet expectation.
 
 `__batch` is silver's commit number, `at_ms` its time.
 """

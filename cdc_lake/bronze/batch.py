@@ -44,7 +44,7 @@ _LOGGED_ROWS = 20
 _FILE_BYTES = 4 << 20
 """Minimum size of the records in a file. Kafka's partitions may be many."""
 _BROADCAST_ROWS = 100_000
-"""So many log positions are sent to all executors; more are joined by an exchange."""
+"""So many Kafka positions are sent to all executors; more are joined by an exchange."""
 _NOT_OK = "cdc_lake: not all records are ok"
 
 _LEFT_OUT_WARNING = (

@@ -66,7 +66,7 @@ def with_decision(
         keys, values: the schemas of their references.
         frames: the frames of the records.
         key_columns: the row's columns that form the key; empty if Kafka's key does, None if rows have no key.
-        sequence_by: the row's column that replaces the source's log position.
+        sequence_by: the row's column that replaces the source position.
 
     Columns out: all, and `status`, `error`, `op`, `source_ts_ms`, `source_position`, `position_domain`, `snapshot`,
     `transaction_id`, `canonical_key`, `key_schema`, `value_schema`.

@@ -1,4 +1,4 @@
-"""The log position of records: `log_ts`, and which tombstones belong to a delete.
+"""The Kafka position of records: `log_ts`, and which tombstones belong to a delete.
 
 Both depend on the records in bronze before and after a batch, which are read here, too.
 """
@@ -46,7 +46,7 @@ class LastRecord:
 
 
 def log_order(records: DataFrame, before: Mapping[int, LastRecord], *, has_tombstones: bool = True) -> DataFrame:
-    """The log position of each record, without the record.
+    """The Kafka position of each record, without the record.
 
     A tombstone right after the delete of its key is redundant: `tombstone_of` is the offset of that delete. Kafka's
     timestamps may go back; `log_ts` never does within a partition.
@@ -111,7 +111,7 @@ def by_partition(values: Mapping[int, Column]) -> Column:
 def with_log_order(
     records: DataFrame, before: Mapping[int, LastRecord], others: DataFrame | None, *, only: bool = False
 ) -> DataFrame:
-    """Add the log position of each record.
+    """Add the Kafka position of each record.
 
     Args:
         records: the columns of `with_decision`, of one topic.

@@ -1,4 +1,4 @@
-"""Orders events by a column of the row (`merge.sequence_by`) if they have no log position of the source."""
+"""Orders events by a column of the row (`merge.sequence_by`) if they have no source position of the source."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ def check_sequence(tree: Tree, column: str) -> None:
 
 
 def in_sequence(facts: Metadata, value: DecodedLayout, column: str) -> tuple[Metadata, Column]:
-    """A value's metadata with the column as log position, and its problem, if any.
+    """A value's metadata with the column as source position, and its problem, if any.
 
     Events with the same value in the column form a group, in which the order in Kafka decides. A timestamp is also the
     source time.

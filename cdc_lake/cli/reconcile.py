@@ -66,7 +66,8 @@ def _print_details(done: TableReport, console: Console) -> None:
     if found is None or not (found.first or found.losses or found.columns):
         return
     console.print()
-    console.print(f"{done.table}: source at {found.source_lsn}, silver up to {found.silver_lsn or 'no log position'}")
+    silver = found.silver_lsn or "no source position"
+    console.print(f"{done.table}: source at {found.source_lsn}, silver up to {silver}")
     for row in found.first:
         key = ",".join(f"{name}={value}" for name, value in row.key.items())
         console.print(f"  {row.kind} {key}" + (f": {', '.join(row.columns)}" if row.columns else ""))

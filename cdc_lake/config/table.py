@@ -64,7 +64,7 @@ class ReadConfig(Model):
     )
     on_log_reset: Literal["stop", "warn"] = Field(
         default="stop",
-        description="Sets what to do when the source was restored and its log positions went back: `stop` (exit 20) "
+        description="Sets what to do when the source was restored and its source positions went back: `stop` (exit 20) "
         "or `warn`.",
     )
 
@@ -137,8 +137,8 @@ class MergeConfig(Model):
     )
     sequence_by: str | None = Field(
         default=None,
-        description="Names the column that decides which of two events is newer, if there is no log position: a whole "
-        "number, date or timestamp.",
+        description="Names the column that decides which of two events is newer, if there is no source position: a "
+        "whole number, date or timestamp.",
     )
     order: Literal["source", "log"] = Field(
         default="source",
@@ -281,7 +281,7 @@ class TableConfig(Model):
 
     @property
     def log_may_reset(self) -> bool:
-        """Whether the source's log positions may go back."""
+        """Whether the source positions may go back."""
         return self.read.on_log_reset == "warn"
 
     @property

@@ -16,13 +16,13 @@ class EndedLifetime(NamedTuple):
 
     Attributes:
         id: its name.
-        log_position: the delete's log position; empty if unknown.
+        kafka_position: the delete's Kafka position; empty if unknown.
         values: column -> a mark, equal if the values are equal.
         moved_by: the key change that began the lifetime.
     """
 
     id: str
-    log_position: tuple[Any, ...]
+    kafka_position: tuple[Any, ...]
     values: Mapping[str, Hashable]
     moved_by: str | None
 
@@ -35,13 +35,13 @@ class EndedLifetimes:
         for key_change, left in ended:
             self._by_move.setdefault(key_change, []).append(left)
         for lifetimes in self._by_move.values():
-            lifetimes.sort(key=lambda left: left.log_position)
+            lifetimes.sort(key=lambda left: left.kafka_position)
 
     def source_of(self, column: str, key_change: str | None) -> str | None:
         """The lifetime from which a key change inherits a column; none if no value is known, or several are possible.
 
         A replay may end a second lifetime by the same change, with older or fewer values, so the first lifetime with a
-        value is used. A change without a log position is named by its time and keys, which another change may share:
+        value is used. A change without a source position is named by its time and keys, which another change may share:
         then a value is used only if all of them have the same.
         """
         found = self._candidates(column, key_change, set())
@@ -65,7 +65,7 @@ class EndedLifetimes:
 
 
 def is_without_position(key_change: str | None) -> bool:
-    """Whether a key change is named by its time and keys, because it has no log position."""
+    """Whether a key change is named by its time and keys, because it has no source position."""
     return key_change is not None and '"old":' in key_change.partition("[")[0]
 
 
@@ -75,8 +75,8 @@ INHERITED = "key string, column string, id string"
 def inherit(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The lifetime from which each row inherits its missing columns.
 
-    Columns in, all in one partition: for lifetimes `id`, `key`, `key_change`, `log_position`, `moved_by`, `columns` and
-    `hashes`, which are equal if the columns' values are; for rows, whose `id` is null, `key`, `moved_by` and the
+    Columns in, all in one partition: for lifetimes `id`, `key`, `key_change`, `kafka_position`, `moved_by`, `columns`
+    and `hashes`, which are equal if the columns' values are; for rows, whose `id` is null, `key`, `moved_by` and the
     missing `columns`. Columns out: `INHERITED`.
     """
     rows = [row for batch in batches for row in batch.to_pylist()]
@@ -118,9 +118,9 @@ def connected_keys(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 
 def _left(row: Mapping[str, Any]) -> EndedLifetime:
-    log_position = tuple(row["log_position"].values()) if row["log_position"] else ()
+    kafka_position = tuple(row["kafka_position"].values()) if row["kafka_position"] else ()
     return EndedLifetime(
-        row["id"], log_position, dict(zip(row["columns"], row["hashes"], strict=True)), row["moved_by"]
+        row["id"], kafka_position, dict(zip(row["columns"], row["hashes"], strict=True)), row["moved_by"]
     )
 
 

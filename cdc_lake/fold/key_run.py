@@ -12,8 +12,8 @@ from cdc_lake.fold.rules import (
     UPSERTS,
     Event,
     Lifetime,
-    LogPosition,
     Order,
+    Position,
     State,
     are_comparable,
     lead_ms,
@@ -32,8 +32,8 @@ from cdc_lake.fold.stream import (
     Rules,
     batch_of_pieces,
     bytes_of,
-    log_position_dict,
-    log_position_of,
+    kafka_position_dict,
+    kafka_position_of,
     order_dict,
     order_of,
 )
@@ -54,7 +54,7 @@ class KeyRun:
         self.counting = self.stale = self.outdated = self.behind_clock = self.behind_ms = 0
         self.snapshot: str | None = None
         self.source: Order | None = None
-        self._floor: LogPosition | None = None
+        self._floor: Position | None = None
         self._fresh: State | None = None
         self._table_events: list[Event] | None = None
 
@@ -80,13 +80,13 @@ class KeyRun:
     def _take_stored(self, row: Mapping[str, Any]) -> None:
         self.has_duplicates, self.has_stored, self.unsent = self.has_stored, True, row["unsent"]
         values = {name: STORED for name in (REST, *self.rules.large) if name not in self.unsent}
-        log_position = log_position_of(row["log_position"])
+        kafka_position = kafka_position_of(row["kafka_position"])
         self.state = State(
             has_row=True,
             is_live=row["op"] in UPSERTS,
             op=row["op"],
-            applied_at=log_position,
-            seen_at=log_position,
+            applied_at=kafka_position,
+            seen_at=kafka_position,
             order=order_of(row["order"]),
             values=values,
             read_at=row["read_at"],
@@ -95,16 +95,16 @@ class KeyRun:
     def _take_memory(self, row: Mapping[str, Any]) -> None:
         self.has_memory = True
         if not self.has_stored:
-            self.state = State(applied_at=log_position_of(row["log_position"]), order=order_of(row["order"]))
-        self.state.seen_at = log_position_of(row["seen"] or row["log_position"])
+            self.state = State(applied_at=kafka_position_of(row["kafka_position"]), order=order_of(row["order"]))
+        self.state.seen_at = kafka_position_of(row["seen"] or row["kafka_position"])
         self.state.moved_by = row["key_change"]
 
     def _take_event(self, row: Mapping[str, Any], record: Record | None) -> None:
-        log_position, op = log_position_of(row["log_position"]), row["op"]
-        self._take_table_events(before=log_position)
+        kafka_position, op = kafka_position_of(row["kafka_position"]), row["op"]
+        self._take_table_events(before=kafka_position)
         sent = {name: record for name in (REST, *self.rules.large) if name not in row["unsent"]} if record else {}
         source = order_of(row["order"])
-        event = Event(log_position, op, source, sent, row["key_change"], is_streaming=row["is_streaming"])
+        event = Event(kafka_position, op, source, sent, row["key_change"], is_streaming=row["is_streaming"])
         if not self._reaches(event, is_start=op in STARTS):
             self.stale += row["is_new"]
             return
@@ -117,12 +117,12 @@ class KeyRun:
         if not counts and row["is_new"]:
             self._count_ignored(event, last)
 
-    def _take_table_events(self, before: LogPosition | None = None) -> None:
+    def _take_table_events(self, before: Position | None = None) -> None:
         """Process the whole-table events before a position; at the end all remaining ones."""
         if self._table_events is None:
             self._begin()
         assert self._table_events is not None
-        while self._table_events and (before is None or self._table_events[0].log_position < before):
+        while self._table_events and (before is None or self._table_events[0].kafka_position < before):
             event = self._table_events.pop(0)
             if self._fresh is not None:
                 step(self._fresh, event, hard=True)
@@ -139,7 +139,7 @@ class KeyRun:
             self._floor, self._fresh = self.state.applied_at, State()
         else:
             known = (self.state.seen_at, rules.start.seen_at)
-            self._floor = max((log_position for log_position in known if log_position is not None), default=None)
+            self._floor = max((one for one in known if one is not None), default=None)
         self.state.seen_at = self._floor
 
     def _reaches(self, event: Event, *, is_start: bool = False) -> bool:
@@ -148,7 +148,7 @@ class KeyRun:
         Example: silver has processed the key up to offset 7. If offset 5 arrives, neither it nor a later event is
         applied here, because the key is refolded from bronze.
         """
-        if self._floor is None or event.log_position > self._floor:
+        if self._floor is None or event.kafka_position > self._floor:
             return self.rules.is_comparison or not self.is_out_of_order
         self.is_out_of_order = True
         # In a comparison, an event with a complete row, or none, is a start from which the key can be refolded.
@@ -209,9 +209,7 @@ class RunPieces:
         missing = [name for name in large if name not in given] if values else []
         if rest is STORED:
             missing = [name for name in run.unsent if name not in given]
-        known = [
-            log_position for log_position in (state.applied_at, run.rules.last_table_event) if log_position is not None
-        ]
+        known = [one for one in (state.applied_at, run.rules.last_table_event) if one is not None]
         # Applied at offset 5, then a stale event at 7: 7 is stored, so that offset 6 is out of order if it comes late.
         is_seen = state.seen_at is None or (bool(known) and state.seen_at <= max(known))
         self._add(
@@ -222,7 +220,7 @@ class RunPieces:
             snapshot=run.snapshot,
             source=order_dict(run.source),
             order=order_dict(state.order),
-            seen=None if is_seen else log_position_dict(state.seen_at),
+            seen=None if is_seen else kafka_position_dict(state.seen_at),
             moved_by=state.moved_by if missing else None,
             kept=[name for name, value in given.items() if value is STORED],
             missing=missing,
@@ -250,14 +248,14 @@ class RunPieces:
             kept = [name for name, value in values.items() if value is STORED]
             fields = {"key_change": left.key_change, "moved_by": left.moved_by, "kept": kept}
             if kept or left.moved_by is not None:
-                self._add(run, LIFETIME_PIECE, left.log_position, **fields)
-            self._add_records(run, LIFETIME_PIECE, left.log_position, values, **fields)
+                self._add(run, LIFETIME_PIECE, left.kafka_position, **fields)
+            self._add_records(run, LIFETIME_PIECE, left.kafka_position, values, **fields)
 
     def _add_records(
         self,
         run: KeyRun,
         role: str,
-        log_position: LogPosition | None,
+        kafka_position: Position | None,
         values: Mapping[str, Any],
         *,
         but: Any = None,
@@ -267,10 +265,10 @@ class RunPieces:
         records = {id(one): one for one in values.values() if isinstance(one, Record) and one is not but}
         for one in records.values():
             columns = [name for name, value in values.items() if value is one]
-            self._add(run, role, log_position, columns=columns, **fields, **bytes_of(one))
+            self._add(run, role, kafka_position, columns=columns, **fields, **bytes_of(one))
 
-    def _add(self, run: KeyRun, role: str, log_position: LogPosition | None, **fields: Any) -> None:
-        self._rows.append({"key": run.key, "role": role, "log_position": log_position_dict(log_position), **fields})
+    def _add(self, run: KeyRun, role: str, at: Position | None, **fields: Any) -> None:
+        self._rows.append({"key": run.key, "role": role, "kafka_position": kafka_position_dict(at), **fields})
         self._pks.append(run.pk)
 
     def batch(self) -> pa.RecordBatch | None:
@@ -285,4 +283,4 @@ class RunPieces:
 def _record(row: Mapping[str, Any], batch: pa.RecordBatch, number: int) -> Record:
     """The record of an event."""
     fields = (batch.column(name)[number].as_py() for name in ("raw_value", "value_schema", "framing"))
-    return Record(log_position_of(row["log_position"]), *fields)
+    return Record(kafka_position_of(row["kafka_position"]), *fields)

@@ -33,8 +33,8 @@ STARTS = ("r", "c", "d", TOMBSTONE)
 """Events with a complete row, or without one."""
 SHARED = -1
 """Last component of a position that a group of events shares, such as the changes of a transaction."""
-LogPosition = tuple[Any, ...]
-"""An event's log position: the fields of `__kafka`, in order."""
+Position = tuple[Any, ...]
+"""An event's Kafka position: the fields of `__kafka`, in order."""
 
 
 class Order(NamedTuple):
@@ -57,12 +57,12 @@ class Event:
         is_streaming: whether it is a change; a snapshot row is not.
     """
 
-    log_position: LogPosition
+    kafka_position: Position
     op: str
     order: Order | None = None
     sent: Mapping[str, Any] = field(default_factory=dict)
     key_change: Hashable = None
-    since: LogPosition | None = None
+    since: Position | None = None
     is_streaming: bool = True
 
 
@@ -84,8 +84,8 @@ class State:
     has_row: bool = False
     is_live: bool = False
     op: str = ""
-    applied_at: LogPosition | None = None
-    seen_at: LogPosition | None = None
+    applied_at: Position | None = None
+    seen_at: Position | None = None
     order: Order | None = None
     values: dict[str, Any] = field(default_factory=dict)
     moved_by: Hashable = None
@@ -96,7 +96,7 @@ class Lifetime(NamedTuple):
     """Values that a key change passes to the new key, and the key change that began the old key's lifetime."""
 
     key_change: Hashable
-    log_position: LogPosition
+    kafka_position: Position
     values: Mapping[str, Any]
     moved_by: Hashable
 
@@ -169,7 +169,7 @@ def step(state: State, event: Event, *, hard: bool, log_may_reset: bool = False)
         hard: whether a delete removes the row.
         log_may_reset: see `is_outdated`.
     """
-    state.seen_at = event.log_position
+    state.seen_at = event.kafka_position
     if event.op == MISSING:
         if not state.is_live or state.applied_at is None or event.since is None or state.applied_at >= event.since:
             return Outcome(counts=False)
@@ -181,7 +181,7 @@ def step(state: State, event: Event, *, hard: bool, log_may_reset: bool = False)
     was_live, state.is_live = state.is_live, event.op in UPSERTS
     was_read_later = event.key_change is not None and _was_read_later(state, event.order)
     is_known_change = was_read_later or _is_same_group(event.order, state.order)
-    state.op, state.applied_at = event.op, event.log_position
+    state.op, state.applied_at = event.op, event.kafka_position
     if event.op == TOMBSTONE:
         state.order = None
     elif event.order is not None and event.is_streaming:
@@ -200,7 +200,7 @@ def step(state: State, event: Event, *, hard: bool, log_may_reset: bool = False)
     state.has_row = not hard and (state.has_row or event.op not in WHOLE_TABLE_OPS)
     # A row that was read after the change may be a later row of the old key, whose values must not move to the new key.
     is_left = event.op == "d" and event.key_change is not None and was_live and not was_read_later
-    left = Lifetime(event.key_change, event.log_position, state.values, state.moved_by) if is_left else None
+    left = Lifetime(event.key_change, event.kafka_position, state.values, state.moved_by) if is_left else None
     return Outcome(counts=True, left=left)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from cdc_lake.fold.rules import Event, LogPosition, Order, State
+from cdc_lake.fold.rules import Event, Order, Position, State
 
 ROW, MEMORY, EVENT = 0, 1, 2
 """Ranks within a run: the row in silver, the key's entry in the side table, an event."""
@@ -17,17 +17,17 @@ ROW_PIECE, VALUES_PIECE, LIFETIME_PIECE = "row", "values", "lifetime"
 """Roles of pieces; see `arrow.fold`."""
 
 STRINGS, _BOOL = pa.list_(pa.string()), pa.bool_()
-LOG_POSITION = ("log_ts", "topic", "generation", "partition", "offset")
-LOG_POSITION_TYPE = pa.struct(
-    zip(LOG_POSITION, (pa.int64(), pa.string(), pa.int32(), pa.int32(), pa.int64()), strict=True)
+KAFKA_POSITION = ("log_ts", "topic", "generation", "partition", "offset")
+KAFKA_POSITION_TYPE = pa.struct(
+    zip(KAFKA_POSITION, (pa.int64(), pa.string(), pa.int32(), pa.int32(), pa.int64()), strict=True)
 )
 ORDER_TYPE = pa.struct([("position", pa.list_(pa.int64())), ("domain", pa.string()), ("ts_ms", pa.int64())])
 PIECES = pa.schema(
     [
         *((name, pa.string()) for name in ("key", "role", "op", "snapshot", "key_change", "moved_by")),
         *(
-            ("log_position", LOG_POSITION_TYPE),
-            ("seen", LOG_POSITION_TYPE),
+            ("kafka_position", KAFKA_POSITION_TYPE),
+            ("seen", KAFKA_POSITION_TYPE),
             ("source", ORDER_TYPE),
             ("order", ORDER_TYPE),
         ),
@@ -60,7 +60,7 @@ STORED = "stored"
 class Record(NamedTuple):
     """A record with values of a row."""
 
-    log_position: LogPosition
+    kafka_position: Position
     raw_value: bytes | None
     value_schema: str | None
     framing: str | None
@@ -89,7 +89,7 @@ class Rules:
     table_events: Sequence[Event] = ()
     all_table_events: Sequence[Event] = ()
     start: State = field(default_factory=State)
-    last_table_event: LogPosition | None = None
+    last_table_event: Position | None = None
     is_comparison: bool = False
     log_may_reset: bool = False
 
@@ -101,14 +101,14 @@ def batch_of_pieces(columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*found, columns["pk"]], [*PIECES.names, "pk"])
 
 
-def log_position_of(fields: Mapping[str, Any]) -> LogPosition:
-    """A log position from its struct."""
-    return tuple(fields[name] for name in LOG_POSITION)
+def kafka_position_of(fields: Mapping[str, Any]) -> Position:
+    """A Kafka position from its struct."""
+    return tuple(fields[name] for name in KAFKA_POSITION)
 
 
-def log_position_dict(log_position: LogPosition | None) -> dict[str, Any] | None:
-    """The struct of a log position."""
-    return None if log_position is None else dict(zip(LOG_POSITION, log_position, strict=True))
+def kafka_position_dict(kafka_position: Position | None) -> dict[str, Any] | None:
+    """The struct of a Kafka position."""
+    return None if kafka_position is None else dict(zip(KAFKA_POSITION, kafka_position, strict=True))
 
 
 def order_of(fields: Mapping[str, Any] | None) -> Order | None:

@@ -1,6 +1,6 @@
 """Events of a whole table: a truncate, and the end of a snapshot that lacks rows.
 
-Each is part of every key's history, at its log position. A truncate is a streaming delete of every row, so a replayed
+Each is part of every key's history, at its Kafka position. A truncate is a streaming delete of every row, so a replayed
 truncate does not affect newer rows. If the table is configured so, a completed snapshot of the whole table deletes rows
 that neither it nor any event since its start contains, because a snapshot has no deletes for rows that were deleted
 while the connector was down.
@@ -17,7 +17,7 @@ SNAPSHOT_ENDS = ("last", "last_in_data_collection")
 
 
 class KafkaPosition(NamedTuple):
-    """A log position: the fields of `__kafka`, in order."""
+    """A Kafka position: the fields of `__kafka`, in order."""
 
     log_ts: int
     topic: str
@@ -29,21 +29,21 @@ class KafkaPosition(NamedTuple):
 class Truncate(NamedTuple):
     """A truncate and its source order; none if Kafka's order decides."""
 
-    log_position: KafkaPosition
+    kafka_position: KafkaPosition
     order: Order | None
 
 
 class SnapshotMarker(NamedTuple):
     """A snapshot row whose marker begins or ends the snapshot."""
 
-    log_position: KafkaPosition
+    kafka_position: KafkaPosition
     marker: str
 
 
 class SnapshotEnd(NamedTuple):
     """The end of a snapshot, and its start."""
 
-    log_position: KafkaPosition
+    kafka_position: KafkaPosition
     since: KafkaPosition
 
 
@@ -70,9 +70,9 @@ class TableEvents:
     @property
     def events(self) -> list[Event]:
         """The whole-table events as events of a key, in log order."""
-        truncates = [Event(one.log_position, TRUNCATE, one.order) for one in self.truncates]
-        missing = [Event(one.log_position, MISSING, since=one.since) for one in self.missing]
-        return sorted((*truncates, *missing), key=lambda event: event.log_position)
+        truncates = [Event(one.kafka_position, TRUNCATE, one.order) for one in self.truncates]
+        missing = [Event(one.kafka_position, MISSING, since=one.since) for one in self.missing]
+        return sorted((*truncates, *missing), key=lambda event: event.kafka_position)
 
 
 def table_events(
@@ -102,7 +102,7 @@ def table_events(
     seen = before.start.seen_at
     is_out_of_order = any(one not in now.ended for one in was.ended)
     for event in happened.events:
-        is_out_of_order |= seen is not None and event.log_position <= seen
+        is_out_of_order |= seen is not None and event.kafka_position <= seen
         step(happened.start, event, hard=True)
     return replace(happened, is_out_of_order=is_out_of_order)
 
@@ -120,10 +120,10 @@ def _snapshots(markers: Iterable[SnapshotMarker]) -> _Snapshots:
     begun, unpaired = None, 0
     for mark in sorted(markers):
         if mark.marker in SNAPSHOT_STARTS:
-            begun = mark.log_position
+            begun = mark.kafka_position
         elif begun is None:
             unpaired += 1
         else:
-            ended.append(SnapshotEnd(mark.log_position, begun))
+            ended.append(SnapshotEnd(mark.kafka_position, begun))
             begun = None
     return _Snapshots(ended, begun, unpaired)

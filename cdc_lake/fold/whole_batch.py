@@ -11,7 +11,7 @@ from cdc_lake.fold.arrays import Bools, Ints, filled, is_in, last_of_lists, lexi
 from cdc_lake.fold.rules import DELETES, SHARED, TOMBSTONE, UPSERTS
 from cdc_lake.fold.stream import (
     EVENT,
-    LOG_POSITION,
+    KAFKA_POSITION,
     MEMORY,
     ORDER_TYPE,
     ROW,
@@ -26,7 +26,7 @@ from cdc_lake.fold.stream import (
 _NARROW = (
     "key",
     "rank",
-    "log_position",
+    "kafka_position",
     "op",
     "is_streaming",
     "order",
@@ -153,13 +153,13 @@ class WholeBatch:
             is_odd |= is_row
         if rules.start.seen_at is not None:
             # The last whole-table event may be newer. `step` decides between events of the same millisecond.
-            log_ts = to_numpy(self._batch.column("log_position").field("log_ts"))
+            log_ts = to_numpy(self._batch.column("kafka_position").field("log_ts"))
             is_odd |= (log_ts <= rules.start.seen_at[0]) & self._is_event
         return np.logical_or.reduceat(is_odd, first)
 
     def _is_above_the_one_before(self) -> Bools:
-        log_position = self._batch.column("log_position")
-        fields = [log_position.field(name) for name in LOG_POSITION]
+        kafka_position = self._batch.column("kafka_position")
+        fields = [kafka_position.field(name) for name in KAFKA_POSITION]
         pairs = ((values.slice(0, self._n - 1), values.slice(1)) for values in fields)
         # A null is neither less nor equal: if no field before it decides, the row is not above, and its run is slow.
         compared = (
@@ -197,7 +197,7 @@ class WholeBatch:
             "role": pa.repeat(ROW_PIECE, len(runs)),
             "op": batch.column("op").take(at_last),
             "snapshot": batch.column("snapshot").take(at_last),
-            "log_position": batch.column("log_position").take(at_last),
+            "kafka_position": batch.column("kafka_position").take(at_last),
             "source": batch.column("order").take(at_last),
             "order": self._orders(last),
             "kept": named(kept, large),
@@ -285,7 +285,7 @@ class WholeBatch:
             "key": self._keys.take(of_run),
             "pk": self._batch.column("pk").take(of_run),
             "role": pa.repeat(VALUES_PIECE, len(given)),
-            "log_position": self._batch.column("log_position").take(of_run),
+            "kafka_position": self._batch.column("kafka_position").take(of_run),
             "columns": pa.array(list(given.values()), STRINGS),
             **{name: self._batch.column(name).take(record) for name in ("raw_value", "value_schema", "framing")},
         }

@@ -30,7 +30,7 @@ from cdc_lake.runs.context import OpenRun, Run, lake_of, select_landed
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import Work
-from cdc_lake.silver.events import log_position
+from cdc_lake.silver.events import kafka_position
 from cdc_lake.spark.session import build_session
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import progress_of
@@ -166,7 +166,7 @@ def _rejected(lake: Lake, topic: str, spark: SparkSession, bronze: BronzeTable) 
     if not may_be:
         return None
     places = reduce(DataFrame.unionByName, (one.select(KAFKA) for one in verdicts)).distinct()
-    rows = bronze.read().where(F.col("status") == "ok").withColumn(KAFKA, log_position())
+    rows = bronze.read().where(F.col("status") == "ok").withColumn(KAFKA, kafka_position())
     rows = rows.join(F.broadcast(places), KAFKA, "left_semi")
     judged, took = [], F.lit(False)
     for number, entries in enumerate(verdicts):
@@ -197,7 +197,7 @@ class ReasonGroup(BaseModel):
     Attributes:
         reason: the message, which never contains values of records.
         first, last: when the oldest and the newest of them were written to Kafka.
-        example: the log position of the first, in the form of `OffsetRange.parse`.
+        example: the Kafka position of the first, in the form of `OffsetRange.parse`.
     """
 
     table: str
@@ -214,7 +214,7 @@ class ListedRecord(BaseModel):
     """A quarantined record in a list.
 
     Attributes:
-        place: its log position, in the form of `OffsetRange.parse`.
+        place: its Kafka position, in the form of `OffsetRange.parse`.
         written_at: when it was written to Kafka.
         batch: the bronze commit that landed it.
     """
@@ -268,7 +268,7 @@ def list_quarantined(
     for topic in select_landed(lake, Storage(spark), tables):
         rows = selected(lake, topic, spark, selection).select(
             F.struct(*COORDINATES).alias("at"),
-            log_position().alias("place"),
+            kafka_position().alias("place"),
             F.unix_millis("kafka_timestamp").alias("written_ms"),
             "first_batch",
             *("error.stage", "error.code", F.col("error.message").alias("reason")),

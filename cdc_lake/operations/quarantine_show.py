@@ -21,7 +21,7 @@ from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.operations.quarantine import ALL, COORDINATES, REJECTED_STAGE, ListedRecord, Selection, selected, utc_time
 from cdc_lake.operations.story import position_text, sent_values, value_text
 from cdc_lake.runs.context import lake_of, select_landed
-from cdc_lake.silver.events import log_position
+from cdc_lake.silver.events import kafka_position
 from cdc_lake.silver.reader import BronzeReader
 from cdc_lake.silver.table_run import read_only_run
 from cdc_lake.spark.session import build_session
@@ -114,7 +114,7 @@ def show_quarantined(
     found: list[QuarantinedRecord] = []
     for topic in select_landed(lake, storage, tables):
         if len(found) < limit:
-            rows = selected(lake, topic, spark, selection).orderBy(log_position()).limit(limit - len(found))
+            rows = selected(lake, topic, spark, selection).orderBy(kafka_position()).limit(limit - len(found))
             found += _read_records(lake, topic, config.table(topic), spark, rows, of_files=of_files)
     return found
 
@@ -131,7 +131,7 @@ def _read_records(
         collected = records.select(
             *(*COORDINATES, "status", "error", "first_batch", "headers", "key_schema", "value_schema"),
             *(f"{side}_{what}" for side in SIDES for what in ("framing", "reference")),
-            log_position().alias(KAFKA),
+            kafka_position().alias(KAFKA),
             F.unix_millis("kafka_timestamp").alias("written_ms"),
             *(F.length(side).alias(f"{side}_size") for side in SIDES),
             *(F.substring(side, 1, _SHOWN_BYTES).alias(f"{side}_head") for side in SIDES),
@@ -166,7 +166,7 @@ def _body(side: Side, frames: set[str], settings: TableConfig) -> Column:
 def _typed_rows(
     lake: Lake, topic: str, settings: TableConfig, spark: SparkSession, rows: DataFrame
 ) -> Mapping[tuple[Any, ...], dict[str, str | None]]:
-    """The rows of rejected events by log position, as silver's expectations check them."""
+    """The rows of rejected events by Kafka position, as silver's expectations check them."""
     if rows.isEmpty():
         return {}
     bronze, rows = lake.bronze(spark, topic), rows.select(*BRONZE)

@@ -25,7 +25,7 @@ from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import Work
 from cdc_lake.silver.append import check_has_keys
 from cdc_lake.silver.batch import Batch, BronzeState
-from cdc_lake.silver.events import log_position, sent_columns
+from cdc_lake.silver.events import kafka_position, sent_columns
 from cdc_lake.silver.fold_result import FoldResult
 from cdc_lake.silver.merge import fold_events, is_start
 from cdc_lake.silver.reader import BatchSchemas, BronzeReader
@@ -351,7 +351,7 @@ def find_key_change(run: SilverRun, key: Sequence[str]) -> KeyFrom:
     """
     side, keys = _keys(run, run.bronze)
     events = run.bronze.where((F.col("status") == "ok") & F.col(side).isin(*keys))
-    came = {row[side]: row["last"] for row in events.groupBy(side).agg(F.max(log_position()).alias("last")).collect()}
+    came = {row[side]: row["last"] for row in events.groupBy(side).agg(F.max(kafka_position()).alias("last")).collect()}
     newest = keys[max(came, key=lambda name: came[name])]
     if set(newest) != set(key):
         raise ConfigError(
@@ -386,7 +386,7 @@ def former_deletes(run: SilverRun, before: SilverProgress, key_from: KeyFrom | N
         & F.col("key").isNotNull()
         & F.col(side).isin(of_silver)
     )
-    last = former.groupBy("key").agg(F.max_by("op", log_position()).alias("op"))
+    last = former.groupBy("key").agg(F.max_by("op", kafka_position()).alias("op"))
     deleted = last.where(F.col("op").isin(*DELETES)).select(F.col("key").alias(KEY))
     schemas, silver = BronzeReader(run, before).schemas_in(former), run.silver.read()
     found = silver.limit(0) if schemas is None else schemas.with_key(silver).join(deleted, KEY, "left_semi")

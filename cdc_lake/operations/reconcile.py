@@ -160,7 +160,7 @@ class _Reconcile(Work):
         if found.counts:
             done.warn(
                 f"the source was read at {done.reconciled.source_lsn}, and silver had changes up to "
-                f"{done.reconciled.silver_lsn or 'no log position'}; the changes between may have been in flight: "
+                f"{done.reconciled.silver_lsn or 'no source position'}; the changes between may have been in flight: "
                 "pass --wait to recheck such keys"
             )
             if silver_lsn is None and not self.run.config.table(target.topic).is_in_log_order:
@@ -209,7 +209,7 @@ class _Reconcile(Work):
 
 
 def _lsn_text(place: int) -> str:
-    """A log position in Postgres' notation."""
+    """A source position in Postgres' notation."""
     return f"{place >> 32:X}/{place & 0xFFFFFFFF:X}"
 
 

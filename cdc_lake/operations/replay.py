@@ -1,4 +1,4 @@
-"""Replay quarantined records at their log positions: decode or check them again."""
+"""Replay quarantined records at their Kafka positions: decode or check them again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,9 +51,9 @@ def replay_quarantined(
     """Replay quarantined records, in one commit per table. Silver's next run merges them.
 
     Records that failed to decode are decoded again. Events that silver rejected are checked against the current
-    expectations in silver's next run. Replayed records keep their coordinates and `log_ts`, and so their log position;
-    they are marked `late` in a batch of their own. A tombstone that is quarantined with its delete is replayed with it.
-    All other records do not change.
+    expectations in silver's next run. Replayed records keep their coordinates and `log_ts`, and so their Kafka
+    position; they are marked `late` in a batch of their own. A tombstone that is quarantined with its delete is
+    replayed with it. All other records do not change.
 
     Args:
         tables: topic names or globs.

@@ -20,8 +20,8 @@ from cdc_lake.fold.rules import (
     TRUNCATE,
     WHOLE_TABLE_OPS,
     Event,
-    LogPosition,
     Order,
+    Position,
     State,
     are_comparable,
     step,
@@ -31,7 +31,7 @@ from cdc_lake.lake.lake import Lake
 from cdc_lake.runs.context import lake_of, needs_hadoop, only_one, select_landed
 from cdc_lake.runs.expectations import UNMET, with_unmet
 from cdc_lake.silver.append import check_has_keys
-from cdc_lake.silver.events import log_position
+from cdc_lake.silver.events import kafka_position
 from cdc_lake.silver.reader import BronzeReader
 from cdc_lake.silver.table_run import SilverRun, read_only_run
 from cdc_lake.spark.session import build_session, is_little, lake_files, planned_for
@@ -45,7 +45,7 @@ class StoryEvent(BaseModel):
     """One event of a key.
 
     Attributes:
-        place: log position, `partition@offset`; `generation/partition@offset` if the topic was re-created.
+        place: Kafka position, `partition@offset`; `generation/partition@offset` if the topic was re-created.
         op: the operation of the source; `tombstone`; `t` for a truncate; `missing` for a snapshot that lacks the row.
         source_ts_ms: time of the source's commit; None if the event has none.
         batch: the bronze commit that landed it; None for events of all keys.
@@ -157,7 +157,7 @@ def _story_events(run: SilverRun, key: str, reached: int) -> tuple[list[StoryEve
     happened, more = _key_events(run, own)
     listed = _fold_events(happened, reached, more, log_may_reset=run.settings.log_may_reset)
     is_aside = F.col("status").isin("quarantined", "dropped") | F.col("tombstone_of").isNotNull()
-    aside, more_aside = _first(run.bronze.where(own & is_aside).withColumn(KAFKA, log_position()))
+    aside, more_aside = _first(run.bronze.where(own & is_aside).withColumn(KAFKA, kafka_position()))
     listed += [(tuple(row[KAFKA]), _unfolded_event(row)) for row in aside]
     return [event for _, event in sorted(listed, key=lambda one: one[0])], more + more_aside
 
@@ -177,7 +177,7 @@ def _key_events(run: SilverRun, own: Column) -> tuple[list[tuple[Event, StoryEve
         *(_row_event(row, in_log_order=run.settings.is_in_log_order) for row in sent),
         *map(_whole_table_event, table_events(*reading.truncates_and_markers(rows)).events),
     ]
-    found.sort(key=lambda one: one[0].log_position)
+    found.sort(key=lambda one: one[0].kafka_position)
     return found[:_MAX_EVENTS], more + len(found[_MAX_EVENTS:])
 
 
@@ -189,7 +189,7 @@ def _first(events: DataFrame) -> tuple[list[Row], int]:
 
 def _fold_events(
     happened: Iterable[tuple[Event, StoryEvent]], reached: int, more: int, *, log_may_reset: bool
-) -> list[tuple[LogPosition, StoryEvent]]:
+) -> list[tuple[Position, StoryEvent]]:
     """Fold events, and add its effect to each. Events that apply to all keys are listed only if they count.
 
     Args:
@@ -216,7 +216,7 @@ def _fold_events(
             continue
         else:
             one.verdict, one.why = "lost", _why_lost(event, newest)
-        listed.append((event.log_position, one))
+        listed.append((event.kafka_position, one))
     if winner is not None and winner.verdict == "counts" and state.has_row:
         if more:
             winner.why = "an event that is not shown may decide"
@@ -228,11 +228,11 @@ def _fold_events(
 def _why_lost(event: Event, newest: Event | None) -> str:
     """Why an event did not count; `newest` is the last streaming event before it that counted."""
     assert event.order and newest and newest.order, "only an event with an order can lose, and only against another"
-    at = position_text(newest.log_position)
+    at = position_text(newest.kafka_position)
     if not event.is_streaming:
         return f"outdated: a snapshot read the row before the change at {at}"
     if are_comparable(event.order, newest.order):
-        return f"stale: its log position and time are not newer than those of {at}"
+        return f"stale: its source position and time are not newer than those of {at}"
     return f"stale: its time is older than that of {at}, and without a position only the time decides (merge.order)"
 
 
@@ -247,7 +247,7 @@ def _row_event(row: Row, *, in_log_order: bool) -> tuple[Event, StoryEvent]:
 
 
 def _whole_table_event(event: Event) -> tuple[Event, StoryEvent]:
-    at, ts_ms = position_text(event.log_position), event.order and event.order.ts_ms
+    at, ts_ms = position_text(event.kafka_position), event.order and event.order.ts_ms
     why = "the table was truncated" if event.op == TRUNCATE else "a completed snapshot lacks the row"
     return event, StoryEvent(place=at, op=event.op, source_ts_ms=ts_ms, why=why)
 
@@ -269,7 +269,7 @@ def _base_event(row: Row) -> StoryEvent:
 
 
 def position_text(at: Sequence[Any]) -> str:
-    """The text of a log position, of which at least the last three fields are given; see `StoryEvent.place`."""
+    """The text of a Kafka position, of which at least the last three fields are given; see `StoryEvent.place`."""
     *_, generation, partition, offset = at
     return f"{f'{generation}/' if generation else ''}{partition}@{offset}"
 

@@ -27,7 +27,7 @@ from cdc_lake.points import Offset, Point, SourceTime, iso, milliseconds
 from cdc_lake.runs.context import lake_of, only_one, open_gold, select, select_landed
 from cdc_lake.silver.append import check_has_keys
 from cdc_lake.silver.batch import Batch
-from cdc_lake.silver.events import log_position
+from cdc_lake.silver.events import kafka_position
 from cdc_lake.silver.merge import fold_events
 from cdc_lake.silver.table_run import has_former_key, is_before, read_only_run
 from cdc_lake.storage.hadoop import Storage
@@ -257,8 +257,8 @@ def _check_snapshot_has_ended(rows: DataFrame, point: SourceTime, topic: str) ->
         TimeTravelError: the snapshot had not ended.
     """
     is_row = (F.col("op") == _SNAPSHOT_OP) & ~F.col("snapshot").eqNullSafe(_INCREMENTAL)
-    first_end = F.min(F.when(is_snapshot_end(F.col("snapshot")), log_position()))
-    first_other = F.min(F.when(~is_row, log_position()))
+    first_end = F.min(F.when(is_snapshot_end(F.col("snapshot")), kafka_position()))
+    first_other = F.min(F.when(~is_row, kafka_position()))
     of_rows = rows.where(F.col("tombstone_of").isNull() & (F.col("key").isNotNull() | (F.col("op") == TRUNCATE)))
     found = of_rows.agg(
         F.coalesce(first_end, first_other).alias("end"),
@@ -271,7 +271,7 @@ def _check_snapshot_has_ended(rows: DataFrame, point: SourceTime, topic: str) ->
     of_snapshot = rows.where(is_row)
     if end is not None:
         at_end = F.struct(*(F.lit(value).alias(name) for name, value in end.asDict().items())).cast(KAFKA_TYPE)
-        of_snapshot = of_snapshot.where(log_position() <= at_end)
+        of_snapshot = of_snapshot.where(kafka_position() <= at_end)
     ((ended_ms,),) = of_snapshot.agg(F.max(_event_time_ms())).collect()
     known_ms = first_ms if ended_ms is None else ended_ms
     if known_ms is None or point.ms < known_ms:

@@ -161,8 +161,8 @@ class ReconcileResult(BaseModel):
     """The result of a comparison of silver with the source, without its counts.
 
     Attributes:
-        source_lsn: Postgres' log position when the source was read.
-        silver_lsn: The log position of silver's latest change of this table; null if no row has one.
+        source_lsn: Postgres' source position when the source was read.
+        silver_lsn: The source position of silver's latest change of this table; null if no row has one.
         columns: The columns that were not compared, each with the reason.
         losses (all; values): How many values were lost before Kafka or never sent, by kind of loss.
         first: The first keys that differ, at most as many as `--keys`.

@@ -18,7 +18,7 @@ from cdc_lake.fold.table_events import SnapshotMarker, TableEvents, Truncate, ta
 from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.runs.expectations import UNMET, check_expectations, with_unmet
 from cdc_lake.silver import side_entries
-from cdc_lake.silver.events import is_change, log_position
+from cdc_lake.silver.events import is_change, kafka_position
 from cdc_lake.silver.key_changes import has_key_change_headers
 from cdc_lake.silver.reader import BatchSchemas, BronzeReader, schemas_and_frames
 from cdc_lake.silver.table_run import SilverRun
@@ -281,7 +281,7 @@ class Batch(BronzeReader):
 
     def _without_rejected(self, rows: DataFrame) -> DataFrame:
         if self.rejected is not None:
-            rows = rows.join(self.rejected.select(KAFKA), log_position() == F.col(KAFKA), "left_anti")
+            rows = rows.join(self.rejected.select(KAFKA), kafka_position() == F.col(KAFKA), "left_anti")
         return rows
 
     def _landed(self) -> DataFrame:
@@ -293,7 +293,7 @@ class Batch(BronzeReader):
         rows = self._landed()
         if self.remembers(REJECTED_ENTRY):
             entries = self._rejected_before(are_back=False).select(KAFKA)
-            rows = rows.join(entries, log_position() == F.col(KAFKA), "left_anti")
+            rows = rows.join(entries, kafka_position() == F.col(KAFKA), "left_anti")
         return self._without_rejected(rows)
 
     @cached_property
@@ -309,7 +309,7 @@ class Batch(BronzeReader):
         the others.
         """
         entries = self.remembered.where(F.col("kind") == REJECTED_ENTRY)
-        back = self.rows.where("late").select(log_position().alias(KAFKA))
+        back = self.rows.where("late").select(kafka_position().alias(KAFKA))
         return entries.join(back, KAFKA, "left_semi" if are_back else "left_anti")
 
     def remember(self, parts: Sequence[DataFrame], commit: int) -> SidePin | None:

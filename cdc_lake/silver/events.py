@@ -98,7 +98,7 @@ def events(
         F.when(has_row, unsent).cast("array<string>").alias("unavailable"),
         *("op", "source_ts_ms", "source_position", "position_domain", "snapshot", "batch", "late"),
         key_change.alias("key_change"),
-        log_position().alias(KAFKA),
+        kafka_position().alias(KAFKA),
         *([uncastable.alias("uncastable")] if layout.column_mapping.cast and not is_narrow else []),
         *more,
     )
@@ -208,8 +208,8 @@ def is_change(op: Column, snapshot: Column) -> Column:
     return op.isin(*STREAMING_OPS) & snapshot.isNull()
 
 
-def log_position() -> Column:
-    """A bronze row's log position, in log order: the fields of `__kafka`."""
+def kafka_position() -> Column:
+    """A bronze row's Kafka position, in log order: the fields of `__kafka`."""
     return F.struct("log_ts", "topic", "generation", "partition", "offset")
 
 

@@ -283,7 +283,7 @@ class FoldResult:
         return found
 
     def check_log(self) -> None:
-        """Check that the source's log positions continue.
+        """Check that the source positions continue.
 
         Raises:
             DataLossError: positions went back on many keys while time advanced, and `read.on_log_reset` is stop.
@@ -292,7 +292,7 @@ class FoldResult:
         if totals.reset < _RESET_KEYS or 2 * totals.reset <= totals.compared:
             return
         what = (
-            f"the source's log positions went back on {totals.reset} of {totals.compared} keys while its clock "
+            f"the source positions went back on {totals.reset} of {totals.compared} keys while its clock "
             "advanced, as after a restore or a failover: silver still has the rows that the source lost"
         )
         if run.settings.read.on_log_reset == "stop":

@@ -15,7 +15,7 @@ from cdc_lake.silver.rows import INHERITED_COLUMNS, INHERITED_VALUES, collect_la
 from cdc_lake.spark.arrow_stage import map_in_arrow
 
 _JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
-_COLUMNS = ("id", "key", "key_change", "log_position", "moved_by", "large_values")
+_COLUMNS = ("id", "key", "key_change", "kafka_position", "moved_by", "large_values")
 
 
 def ended_lifetimes(pieces: DataFrame, stored: DataFrame | None, large: Sequence[str]) -> DataFrame:
@@ -26,10 +26,10 @@ def ended_lifetimes(pieces: DataFrame, stored: DataFrame | None, large: Sequence
         stored: `key`, and `stored`, struct of the `large` columns of silver's row, each a struct of one value `v`; none
             if there is no silver table.
 
-    Columns out: `id`; `key`; `key_change`; `log_position` of the delete; `moved_by`; `large_values`, see
+    Columns out: `id`; `key`; `key_change`; `kafka_position` of the delete; `moved_by`; `large_values`, see
     `rows.collect_large_values`.
     """
-    of_lifetime = ("key", "key_change", "log_position", "moved_by", "kept")
+    of_lifetime = ("key", "key_change", "kafka_position", "moved_by", "kept")
     found = collect_large_values(pieces, of_lifetime, large)
     if stored is not None:
         kept = (F.when(F.array_contains("kept", name), F.col("stored")[name]) for name in large)
@@ -38,7 +38,7 @@ def ended_lifetimes(pieces: DataFrame, stored: DataFrame | None, large: Sequence
         )
         found = found.join(stored, "key", "left").withColumn("large_values", F.struct(*large_values))
     return found.withColumn(
-        "id", F.to_json(F.struct(F.col("key_change").alias("move"), F.col("log_position").alias("place")))
+        "id", F.to_json(F.struct(F.col("key_change").alias("move"), F.col("kafka_position").alias("place")))
     ).select(*_COLUMNS)
 
 
@@ -60,7 +60,7 @@ def stored_lifetimes(entries: DataFrame, large: Mapping[str, str]) -> DataFrame:
     large_values = (F.from_json(values[name], f"struct<v: {kind}>", _JSON).alias(name) for name, kind in large.items())
     columns = {
         "key_change": F.col("move"),
-        "log_position": F.col(KAFKA),
+        "kafka_position": F.col(KAFKA),
         "moved_by": F.col("awaits"),
         "large_values": F.struct(*large_values),
     }
@@ -86,7 +86,7 @@ def inherit(lifetimes: DataFrame, moved_rows: DataFrame, large: Sequence[str]) -
         "id",
         "key",
         "key_change",
-        "log_position",
+        "kafka_position",
         "moved_by",
         has.alias("columns"),
         F.array_compact(F.array(*mark)).alias("hashes"),
@@ -94,7 +94,7 @@ def inherit(lifetimes: DataFrame, moved_rows: DataFrame, large: Sequence[str]) -
         moved_rows.select(
             *nothing.values(),
             "key",
-            F.lit(None).cast(KAFKA_TYPE).alias("log_position"),
+            F.lit(None).cast(KAFKA_TYPE).alias("kafka_position"),
             "moved_by",
             F.col("missing").alias("columns"),
             F.array().cast("array<bigint>").alias("hashes"),
@@ -119,7 +119,7 @@ def lifetime_entries(lifetimes: DataFrame, large: Sequence[str]) -> DataFrame:
         *("id", "key"),
         F.col("key_change").alias("move"),
         F.col("moved_by").alias("awaits"),
-        F.col("log_position").alias(KAFKA),
+        F.col("kafka_position").alias(KAFKA),
         F.to_json(F.map_from_entries(F.array_compact(F.array(*values)))).alias("image"),
         F.lit(False).alias(DELETE),
     )

@@ -41,7 +41,7 @@ from cdc_lake.spark.expressions import built_once, of_batch
 
 _ARROW_ROWS, _ARROW_BYTES = 10_000, 64 << 20
 """Limits of an Arrow batch, which has at least one record."""
-_IN_ORDER = ("key", "rank", "log_position")
+_IN_ORDER = ("key", "rank", "kafka_position")
 _OF_EVENTS = ("is_streaming", "is_new")
 """Columns that are false in stored rows and entries."""
 
@@ -209,7 +209,7 @@ def _event_columns(is_in_log_order: bool) -> Sequence[Column]:
     is_streaming = is_change(F.col("op"), F.col("snapshot")) & F.lit(not is_in_log_order)
     return (
         F.lit(EVENT).alias("rank"),
-        F.col(KAFKA).alias("log_position"),
+        F.col(KAFKA).alias("kafka_position"),
         F.col("op"),
         is_streaming.alias("is_streaming"),
         F.struct(*(F.col(column).alias(name) for name, column in order.items())).cast(ORDER_TYPE).alias("order"),
@@ -273,7 +273,7 @@ def _stored_columns(
         F.col(KEY).alias("key"),
         F.struct(*(F.col(quoted(name)).alias(name) for name in keys)).cast(pk).alias("pk"),
         F.lit(ROW).alias("rank"),
-        F.col(KAFKA).alias("log_position"),
+        F.col(KAFKA).alias("kafka_position"),
         F.col("__op").alias("op"),
         F.when(F.lit(not is_in_log_order), F.col(ORDER)).alias("order"),
         F.when(~is_change(F.col("__op"), F.col("__snapshot")), F.col("__source_position")).alias("read_at"),
@@ -285,7 +285,12 @@ def _stored_columns(
 @built_once
 def _remembered_columns() -> Sequence[Column]:
     """The side table's entries in the columns that `fold.arrow` takes."""
-    columns = {"log_position": F.col(KAFKA), "order": F.col(ORDER), "key_change": F.col("awaits"), "seen": F.col(SEEN)}
+    columns = {
+        "kafka_position": F.col(KAFKA),
+        "order": F.col(ORDER),
+        "key_change": F.col("awaits"),
+        "seen": F.col(SEEN),
+    }
     return (
         F.lit(MEMORY).alias("rank"),
         *(column.alias(name) for name, column in columns.items()),

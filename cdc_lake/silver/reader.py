@@ -19,7 +19,7 @@ from cdc_lake.errors import ConfigError
 from cdc_lake.fold.rules import Order
 from cdc_lake.fold.table_events import KafkaPosition, SnapshotMarker, Truncate
 from cdc_lake.runs.errors import first_line
-from cdc_lake.silver.events import events, large_columns, log_position, sent_columns
+from cdc_lake.silver.events import events, kafka_position, large_columns, sent_columns
 from cdc_lake.silver.evolution import Layout, LayoutChange, evolve_layout
 from cdc_lake.silver.table_run import SilverRun, added_columns, layout_of
 from cdc_lake.spark.expressions import built_once
@@ -189,16 +189,16 @@ class BronzeReader:
         order = F.struct("source_position", "position_domain", "source_ts_ms")
         found = (
             rows.where(is_wanted)
-            .select(log_position().alias("log_position"), "snapshot", order.alias("o"), "op")
+            .select(kafka_position().alias("kafka_position"), "snapshot", order.alias("o"), "op")
             .collect()
         )
         truncates = [
-            Truncate(KafkaPosition(*r["log_position"]), None if settings.is_in_log_order else Order(*r["o"]))
+            Truncate(KafkaPosition(*r["kafka_position"]), None if settings.is_in_log_order else Order(*r["o"]))
             for r in found
             if r["op"] == TRUNCATE
         ]
         markers = [
-            SnapshotMarker(KafkaPosition(*r["log_position"]), r["snapshot"]) for r in found if r["op"] != TRUNCATE
+            SnapshotMarker(KafkaPosition(*r["kafka_position"]), r["snapshot"]) for r in found if r["op"] != TRUNCATE
         ]
         return truncates, markers
 
@@ -211,7 +211,7 @@ def _in_order(rows: DataFrame, column: str, fingerprints: Sequence[str]) -> tupl
     """The schemas of a column in order of first use, and the one used last."""
     if len(fingerprints) < 2:
         return fingerprints, next(iter(fingerprints), None)
-    came = F.min(log_position()).alias("first"), F.max(F.when(~F.col("late"), log_position())).alias("last")
+    came = F.min(kafka_position()).alias("first"), F.max(F.when(~F.col("late"), kafka_position())).alias("last")
     writers = rows.where(F.col(column).isNotNull()).groupBy(column).agg(*came)
     found = {row[column]: row for row in writers.collect()}
     on_time = [name for name, row in found.items() if row["last"] is not None]

@@ -121,7 +121,7 @@ def _changes(row_schema: RowSchema, others: frozenset[str]) -> tuple[Column, Seq
         F.col("source")["ts_ms"].alias("__source_ts_ms"),
         F.col("source")["position"].alias("__source_position"),
         F.col("snapshot").alias("__snapshot"),
-        F.col("log_position").alias(KAFKA),
+        F.col("kafka_position").alias(KAFKA),
         F.col("order").alias(ORDER),
     )
     own = (

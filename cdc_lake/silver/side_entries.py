@@ -27,7 +27,7 @@ from cdc_lake.spark.expressions import of_batch
 
 def key_is_remembered() -> Column:
     """Whether a key needs an entry, from `fold.arrow`'s pieces of rows. A truncate has one entry for all keys."""
-    is_gone = ~F.col("has_row") & ~F.col("op").eqNullSafe(TRUNCATE) & F.col("log_position").isNotNull()
+    is_gone = ~F.col("has_row") & ~F.col("op").eqNullSafe(TRUNCATE) & F.col("kafka_position").isNotNull()
     return is_gone | F.col("seen").isNotNull() | (F.col("has_row") & F.col("moved_by").isNotNull())
 
 
@@ -44,7 +44,7 @@ def key_entries(rows: DataFrame) -> DataFrame:
         "key",
         F.col("moved_by").alias("awaits"),
         F.col("order").alias(ORDER),
-        F.col("log_position").alias(KAFKA),
+        F.col("kafka_position").alias(KAFKA),
         F.col("seen").alias(SEEN),
         (~is_needed).alias(DELETE),
     )

@@ -1,4 +1,4 @@
-"""Entity events: nested JSON, the entity's id in the body, several partitions, no log position."""
+"""Entity events: nested JSON, the entity's id in the body, several partitions, no source position."""
 
 import json
 import random

@@ -128,7 +128,7 @@ def test_story_verdicts_match_the_fold_rules(spark: SparkSession, tmp_path: Path
     ]
     records = []
     for event in happened:
-        (offset,) = event.log_position
+        (offset,) = event.kafka_position
         if event.order is None:
             records += [topic.tombstone(7, offset=offset)] * (event.op == TOMBSTONE)
         else:
@@ -146,7 +146,7 @@ def test_story_verdicts_match_the_fold_rules(spark: SparkSession, tmp_path: Path
     state = State()
     counting = [(event, step(state, event, hard=False).counts) for event in happened]
     assert [(one.place, one.op, one.verdict != "lost") for one in found] == [
-        (f"0@{event.log_position[0]}", event.op, counts)
+        (f"0@{event.kafka_position[0]}", event.op, counts)
         for event, counts in counting
         if counts or event.op not in WHOLE_TABLE_OPS
     ]

@@ -11,8 +11,8 @@ from cdc_lake.fold import arrow, key_changes
 from cdc_lake.fold.rules import DELETES, STREAMING_OPS, TRUNCATE, UPSERTS, Event, Order, State
 from cdc_lake.fold.stream import (
     EVENT,
+    KAFKA_POSITION_TYPE,
     LIFETIME_PIECE,
-    LOG_POSITION_TYPE,
     MEMORY,
     ORDER_TYPE,
     ROW,
@@ -28,14 +28,14 @@ STREAM = pa.schema(
         ("key", pa.string()),
         ("pk", pa.struct([("id", pa.int64())])),
         ("rank", pa.int32()),
-        ("log_position", LOG_POSITION_TYPE),
+        ("kafka_position", KAFKA_POSITION_TYPE),
         ("op", pa.string()),
         ("is_streaming", pa.bool_()),
         ("order", ORDER_TYPE),
         ("read_at", pa.list_(pa.int64())),
         ("unsent", pa.list_(pa.string())),
         ("key_change", pa.string()),
-        ("seen", LOG_POSITION_TYPE),
+        ("seen", KAFKA_POSITION_TYPE),
         ("snapshot", pa.string()),
         ("is_new", pa.bool_()),
         ("refold", pa.bool_()),
@@ -81,19 +81,19 @@ class ArrowTable(Settled):
         self._write(pieces, refold)
 
     def rows(self) -> dict[Hashable, tuple[Any, ...]]:
-        """By key: values, whether it is deleted, the columns that were never sent, op, log position, order."""
+        """By key: values, whether it is deleted, the columns that were never sent, op, Kafka position, order."""
         return {self._keys[key]: self._row(row) for key, row in self._rows.items()}
 
     def _row(self, row: Row) -> tuple[Any, ...]:
-        log_ts, _, *rest = row["log_position"].values()
+        log_ts, _, *rest = row["kafka_position"].values()
         order = row["order"] and tuple(_unlisted(row["order"]).values())
         missing = tuple(sorted(row["missing"]))
         return row["values"], row["op"] in DELETES, missing, row["op"], (log_ts, *rest), order
 
     def _table_events(self, records: Iterable[Record]) -> tuple[list[Truncate], list[SnapshotMarker]]:
         truncates, markers = [], []
-        for log_position, event in records:
-            at = KafkaPosition(*_log_position(log_position).values())
+        for kafka_position, event in records:
+            at = KafkaPosition(*_kafka_position(kafka_position).values())
             if event.op == TRUNCATE:
                 truncates.append(Truncate(at, Order(event.position and list(event.position), *event.order[1:])))
             elif self._removes_missing and event.snapshot in _MARKERS:
@@ -198,15 +198,15 @@ class ArrowTable(Settled):
         held = self._rows.get(piece["key"], {}).get("values", {})
         values = {name: held[name] for name in piece["kept"]}
         values |= {name: self._values[piece["raw_value"]][name] for name in piece["columns"] or ()}
-        log_position = tuple(piece["log_position"].values())
-        name = json.dumps([piece["key_change"], log_position])
+        kafka_position = tuple(piece["kafka_position"].values())
+        name = json.dumps([piece["key_change"], kafka_position])
         lifetimes = self._lifetimes.setdefault(piece["key"], {})
         if name in lifetimes:  # several records have its values
             values |= lifetimes[name][2]
         markers = {column: repr(value) for column, value in values.items()}
         lifetimes[name] = (
             piece["key_change"],
-            key_changes.EndedLifetime(name, log_position, markers, piece["moved_by"]),
+            key_changes.EndedLifetime(name, kafka_position, markers, piece["moved_by"]),
             values,
         )
 
@@ -217,18 +217,18 @@ class ArrowTable(Settled):
         self._memory.pop(key, None)
         if row["has_row"]:
             self._rows[key] = {
-                name: row[name] for name in ("key", "pk", "log_position", "op", "order", "missing", "values")
+                name: row[name] for name in ("key", "pk", "kafka_position", "op", "order", "missing", "values")
             }
             self._rows[key] |= {
                 "rank": ROW,
                 "read_at": before.get("read_at") if row["source"] is None else read_at(row),
             }
-        if row["seen"] or moved_by or (not row["has_row"] and row["op"] != TRUNCATE and row["log_position"]):
-            memory = {name: row[name] for name in ("key", "log_position", "order", "seen")}
+        if row["seen"] or moved_by or (not row["has_row"] and row["op"] != TRUNCATE and row["kafka_position"]):
+            memory = {name: row[name] for name in ("key", "kafka_position", "order", "seen")}
             self._memory[key] = memory | {"rank": MEMORY, "key_change": moved_by}
 
 
-def event_row(log_position: tuple[Any, ...], event: reference.Event) -> Row:
+def event_row(kafka_position: tuple[Any, ...], event: reference.Event) -> Row:
     """An event in silver's form."""
     unsent = [name for name, value in (event.values or {}).items() if value is reference.UNSENT]
     is_upsert = event.op in UPSERTS
@@ -236,7 +236,7 @@ def event_row(log_position: tuple[Any, ...], event: reference.Event) -> Row:
         "key": json.dumps(event.key),
         "pk": {"id": event.key if isinstance(event.key, int) else None},
         "rank": EVENT,
-        "log_position": _log_position(log_position),
+        "kafka_position": _kafka_position(kafka_position),
         "op": event.op,
         "is_streaming": event.op in ("c", "u", "d") and not event.is_snapshot,
         "order": {"position": event.position, "domain": event.domain, "ts_ms": event.ts_ms},
@@ -245,7 +245,7 @@ def event_row(log_position: tuple[Any, ...], event: reference.Event) -> Row:
         "snapshot": event.snapshot,
         "is_new": True,
         "refold": False,
-        "raw_value": json.dumps(log_position[1:]).encode() if is_upsert else None,
+        "raw_value": json.dumps(kafka_position[1:]).encode() if is_upsert else None,
         "value_schema": "schema",
         "framing": "id4",
     }
@@ -271,7 +271,7 @@ def read_at(piece: Row) -> Any:
 
 def folded(rows: Iterable[Row], rules: Rules, *, size: int) -> list[Row]:
     """The pieces of a stream in batches of this size, in an order that does not depend on it."""
-    in_order = sorted(rows, key=lambda row: (row["key"], row["rank"], tuple((row["log_position"] or {}).values())))
+    in_order = sorted(rows, key=lambda row: (row["key"], row["rank"], tuple((row["kafka_position"] or {}).values())))
     cut = [in_order[start : start + size] for start in range(0, len(in_order), size)]
     batches = arrow.fold((pa.RecordBatch.from_pylist(part, STREAM) for part in cut), rules)
     pieces = [piece for batch in batches for piece in batch.to_pylist()]
@@ -283,8 +283,8 @@ def _in_stream(stored: Row) -> Row:
     return {"is_streaming": False, "is_new": False, "unsent": stored.get("missing", []), **stored}
 
 
-def _log_position(log_position: Sequence[Any]) -> Row:
-    log_ts, generation, partition, offset = log_position
+def _kafka_position(kafka_position: Sequence[Any]) -> Row:
+    log_ts, generation, partition, offset = kafka_position
     return {"log_ts": log_ts, "topic": "t", "generation": generation, "partition": partition, "offset": offset}
 
 

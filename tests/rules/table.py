@@ -10,10 +10,10 @@ from typing import Any
 
 from support import reference
 
-from cdc_lake.fold.rules import MISSING, TOMBSTONE, TRUNCATE, UPSERTS, Event, Lifetime, LogPosition, Order, State, step
+from cdc_lake.fold.rules import MISSING, TOMBSTONE, TRUNCATE, UPSERTS, Event, Lifetime, Order, Position, State, step
 
 Key = Hashable
-Record = tuple[LogPosition, reference.Event]
+Record = tuple[Position, reference.Event]
 
 
 class Settled:
@@ -60,9 +60,9 @@ class Table(Settled):
         before = replace(self._start)
         new_of_all, all_again = self._take_whole_table(batch)
         own: dict[Key, list[Event]] = {}
-        for log_position, event in batch:
+        for kafka_position, event in batch:
             if event.op != TRUNCATE:
-                own.setdefault(event.key, []).append(event_of(log_position, event))
+                own.setdefault(event.key, []).append(event_of(kafka_position, event))
         touched = set(own) | (set(self._states) if new_of_all else set())
         refold = {
             key for key in touched if self._is_behind([*own.get(key, ()), *new_of_all], self._states.get(key, before))
@@ -74,9 +74,9 @@ class Table(Settled):
         self.refolded += len(refold)
         self._forget_lifetimes(refold)
         history: dict[Key, list[Event]] = {}
-        for log_position, event in self._log:
+        for kafka_position, event in self._log:
             if event.op != TRUNCATE and event.key in refold:
-                history.setdefault(event.key, []).append(event_of(log_position, event))
+                history.setdefault(event.key, []).append(event_of(kafka_position, event))
         changed = {}
         for key in touched | refold:
             if key in refold:
@@ -91,12 +91,12 @@ class Table(Settled):
             self._store(key, state, has_own=key in own or key in refold)
 
     def rows(self) -> dict[Key, tuple[Any, ...]]:
-        """By key: values, whether it is deleted, the columns that were never sent, op, log position, order."""
+        """By key: values, whether it is deleted, the columns that were never sent, op, Kafka position, order."""
         return {key: self._row(state) for key, state in self._states.items() if state.has_row}
 
     @staticmethod
     def _is_behind(events: Iterable[Event], state: State) -> bool:
-        first = min((event.log_position for event in events), default=None)
+        first = min((event.kafka_position for event in events), default=None)
         return first is not None and state.seen_at is not None and first <= state.seen_at
 
     def _is_named_before(self, event: Event) -> bool:
@@ -109,7 +109,7 @@ class Table(Settled):
         )
 
     def _step_through(self, key: Key, state: State, events: Iterable[Event]) -> None:
-        for event in sorted(events, key=lambda event: event.log_position):
+        for event in sorted(events, key=lambda event: event.kafka_position):
             hard = self._truncates_hard if event.op == TRUNCATE else self._is_hard
             left = step(state, event, hard=hard).left
             if left is not None:
@@ -117,18 +117,18 @@ class Table(Settled):
 
     def _take_whole_table(self, batch: Sequence[Record]) -> tuple[list[Event], bool]:
         """The new whole-table events, and whether all keys are refolded."""
-        new = [event_of(log_position, event) for log_position, event in batch if event.op == TRUNCATE]
+        new = [event_of(kafka_position, event) for kafka_position, event in batch if event.op == TRUNCATE]
         ends = list(reference.snapshot_ends(self._log)) if self._removes_missing else []
-        known = {(event.log_position, event.since) for event in self._table_events if event.op == MISSING}
+        known = {(event.kafka_position, event.since) for event in self._table_events if event.op == MISSING}
         now = {(tuple(end), tuple(start)) for start, end in ends}
-        new += [Event(log_position, MISSING, since=since) for log_position, since in now - known]
+        new += [Event(kafka_position, MISSING, since=since) for kafka_position, since in now - known]
         gone = known - now
-        kept = [event for event in self._table_events if (event.log_position, event.since) not in gone]
+        kept = [event for event in self._table_events if (event.kafka_position, event.since) not in gone]
         all_again = bool(gone) or self._is_behind(new, self._start)
-        self._table_events = sorted([*kept, *new], key=lambda event: event.log_position)
+        self._table_events = sorted([*kept, *new], key=lambda event: event.kafka_position)
         if all_again:
             self._start = State()
-        for event in self._table_events if all_again else sorted(new, key=lambda event: event.log_position):
+        for event in self._table_events if all_again else sorted(new, key=lambda event: event.kafka_position):
             step(self._start, event, hard=True)
         return new, all_again
 
@@ -150,7 +150,7 @@ class Table(Settled):
     def _inherit(self, changed: dict[Key, State]) -> None:
         """Give rows the values that a key change left to them: rows of this batch, and waiting rows."""
         for left in self._lifetimes.values():
-            left.sort(key=lambda one: one[1].log_position)
+            left.sort(key=lambda one: one[1].kafka_position)
         waiting = {
             key: replace(state, values=dict(state.values))
             for key, state in self._states.items()
@@ -218,7 +218,7 @@ def batches_as_seen(
         before[number] = last.get(event.partition)
         last[event.partition] = number
     found: dict[tuple[int, int], list[Record]] = {}
-    for log_position, event in reference.in_log_order(events.values()):
+    for kafka_position, event in reference.in_log_order(events.values()):
         number = number_at[event.generation, event.partition, event.offset]
         when, previous = (batch_of[number], 0), before[number]
         if (late := due.get(number)) is not None:
@@ -226,16 +226,16 @@ def batches_as_seen(
         elif event.op == "tombstone" and previous is not None and events[previous].key == event.key:
             late = due.get(previous)
             when = when if late is None else max(when, (late, 1))
-        found.setdefault(when, []).append((tuple(log_position), event))
+        found.setdefault(when, []).append((tuple(kafka_position), event))
     return [found[when] for when in sorted(found)]
 
 
-def event_of(log_position: LogPosition, event: reference.Event) -> Event:
+def event_of(kafka_position: Position, event: reference.Event) -> Event:
     """An event of the reference in the rules' form."""
     is_streaming = event.op in ("c", "u", "d", TRUNCATE) and not event.is_snapshot
     sent = {name: value for name, value in (event.values or {}).items() if value is not reference.UNSENT}
     return Event(
-        tuple(log_position),
+        tuple(kafka_position),
         event.op,
         None if event.op == TOMBSTONE else Order(event.position, event.domain, event.ts_ms),
         sent if event.op in UPSERTS else {},

@@ -34,7 +34,7 @@ def stored_rows(pieces: Iterable[Row]) -> list[Row]:
     for piece in pieces:
         if piece["role"] != ROW_PIECE:
             continue
-        known = {"key": piece["key"], "log_position": piece["log_position"], "order": piece["order"], "unsent": []}
+        known = {"key": piece["key"], "kafka_position": piece["kafka_position"], "order": piece["order"], "unsent": []}
         known |= {"is_streaming": False, "is_new": False, "refold": False}
         if piece["has_row"]:
             unsent = piece["missing"]
@@ -53,8 +53,8 @@ def two_batches(seed: int) -> tuple[list[Row], list[Row], Rules]:
     rules = Rules(LARGE, hard=rng.random() < 0.5, truncates_hard=False, start=start)
     early = {(log.events[number].partition, log.events[number].offset) for number in batches(rng, log, 2)[0]}
     parts: tuple[list[Row], list[Row]] = [], []
-    for log_position, event in reference.in_log_order(log.events):
-        parts[(log_position.partition, log_position.offset) not in early].append(event_row(log_position, event))
+    for kafka_position, event in reference.in_log_order(log.events):
+        parts[(kafka_position.partition, kafka_position.offset) not in early].append(event_row(kafka_position, event))
     one, other = parts
     assert one and other
     return one, [*stored_rows(folded(one, rules, size=WHOLE)), *other], rules

@@ -51,10 +51,10 @@ BROKEN: Mapping[str, Edits] = {
     ],
     "a truncate makes a row of an unknown key": [("(state.has_row or event.op not in WHOLE_TABLE_OPS)", "True")],
     "a stale event is not considered": [
-        ("    state.seen_at = event.log_position\n", ""),
+        ("    state.seen_at = event.kafka_position\n", ""),
         (
-            "state.op, state.applied_at = event.op, event.log_position",
-            "state.op, state.applied_at, state.seen_at = event.op, event.log_position, event.log_position",
+            "state.op, state.applied_at = event.op, event.kafka_position",
+            "state.op, state.applied_at, state.seen_at = event.op, event.kafka_position, event.kafka_position",
         ),
     ],
 }
@@ -121,10 +121,10 @@ BROKEN_BY_INDEX: Mapping[str, Broken] = {
 BROKEN_IN_RUNS: Mapping[str, Broken] = {
     "the last place that was considered is not told": Broken(
         "O12-tombstone-read-late-before-a-replay",
-        [("seen=None if is_seen else log_position_dict(state.seen_at)", "seen=None")],
+        [("seen=None if is_seen else kafka_position_dict(state.seen_at)", "seen=None")],
     ),
     "the last place that was considered is not looked at": Broken(
-        "O12-tombstone-read-late-before-a-replay", [('row["seen"] or row["log_position"]', 'row["log_position"]')]
+        "O12-tombstone-read-late-before-a-replay", [('row["seen"] or row["kafka_position"]', 'row["kafka_position"]')]
     ),
     "an event below what silver shows is folded on top": Broken(
         "late-update",
@@ -140,7 +140,7 @@ BROKEN_IN_RUNS: Mapping[str, Broken] = {
         "truncate-without-position",
         [
             (
-                "        self._take_table_events(before=log_position)\n",
+                "        self._take_table_events(before=kafka_position)\n",
                 "        if self._table_events is None:\n            self._begin()\n",
             )
         ],
@@ -157,7 +157,7 @@ BROKEN_IN_RUNS: Mapping[str, Broken] = {
     ),
     "a delete is forgotten": Broken(
         "O8-replay-behind-a-delete",
-        [('State(applied_at=log_position_of(row["log_position"]), order=order_of(row["order"]))', "State()")],
+        [('State(applied_at=kafka_position_of(row["kafka_position"]), order=order_of(row["order"]))', "State()")],
     ),
     "truncates are as hard as deletes": Broken(
         "truncates-hard",
@@ -185,10 +185,10 @@ BROKEN_STREAMS: Mapping[str, Broken] = {
 BROKEN_FOLDS = {whole_batch: BROKEN_BY_INDEX, key_run: BROKEN_IN_RUNS, arrow: BROKEN_STREAMS}
 BROKEN_MOVES: Mapping[str, Edits] = {
     "the last lifetime counts": [
-        ("key=lambda left: left.log_position", "key=lambda left: left.log_position, reverse=True")
+        ("key=lambda left: left.kafka_position", "key=lambda left: left.kafka_position, reverse=True")
     ],
     "the first lifetime counts that is read": [
-        ("            lifetimes.sort(key=lambda left: left.log_position)\n", "            pass\n")
+        ("            lifetimes.sort(key=lambda left: left.kafka_position)\n", "            pass\n")
     ],
     "a lifetime without a value counts": [("if found and not", "if not")],
     "a change without a position takes the first value": [

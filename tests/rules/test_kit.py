@@ -38,8 +38,8 @@ def wrong_in(
         for batch in batches_of(log, cut):
             table.take(batch)
         found = {
-            key: Found(values, deleted, unsent, op, tuple(log_position[1:]), order and (order[0], order[2]))
-            for key, (values, deleted, unsent, op, log_position, order) in table.rows().items()
+            key: Found(values, deleted, unsent, op, tuple(kafka_position[1:]), order and (order[0], order[2]))
+            for key, (values, deleted, unsent, op, kafka_position, order) in table.rows().items()
         }
         if wrong := differences(log, expected, found):
             return [f"batches {[(part.start, part.stop) for part in cut]}", *wrong]

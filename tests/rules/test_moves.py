@@ -16,7 +16,7 @@ pytestmark = pytest.mark.core
 
 
 def at(position: int) -> str | None:
-    """The id of a key change with a log position."""
+    """The id of a key change with a source position."""
     return key_change_name(reference.Move(7, "server/db", (position,)))
 
 
@@ -26,9 +26,9 @@ def between(old: int, new: int) -> str | None:
 
 
 def ended(
-    key_change: str | None, name: str, log_position: int, moved_by: str | None = None, **values: Hashable
+    key_change: str | None, name: str, kafka_position: int, moved_by: str | None = None, **values: Hashable
 ) -> tuple[str | None, EndedLifetime]:
-    return key_change, EndedLifetime(name, (log_position,), values, moved_by)
+    return key_change, EndedLifetime(name, (kafka_position,), values, moved_by)
 
 
 class Case(NamedTuple):

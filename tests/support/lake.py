@@ -37,7 +37,7 @@ def decided(spark: SparkSession, registry: FakeRegistry, records: Sequence[Recor
 
 
 def in_log_order(records: DataFrame, before: Mapping[int, LastRecord] = MappingProxyType({})) -> DataFrame:
-    """Decided records with their log positions."""
+    """Decided records with their Kafka positions."""
     order = log_order(records, before)
     return with_log_order(records, before, order.where(~F.col("is_plain")))
 

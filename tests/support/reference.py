@@ -223,7 +223,7 @@ def fold(
 
 
 def in_log_order(log: Iterable[Event]) -> list[tuple[Place, Event]]:
-    """The events that count, with their log positions: no control records, quarantined records, or paired
+    """The events that count, with their Kafka positions: no control records, quarantined records, or paired
     tombstones.
     """
     events = []

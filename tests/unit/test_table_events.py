@@ -19,13 +19,13 @@ def truncate(offset: int, lsn: int) -> Truncate:
 def start(applied_at: int, lsn: int, *, seen_at: int) -> State:
     """The state of a key without its own events: a truncate that counts, and the last whole-table event."""
     one = truncate(applied_at, lsn)
-    return State(op=TRUNCATE, applied_at=one.log_position, seen_at=at(seen_at), order=one.order)
+    return State(op=TRUNCATE, applied_at=one.kafka_position, seen_at=at(seen_at), order=one.order)
 
 
 def test_the_last_truncate_is_remembered_unless_it_is_a_replay() -> None:
     found = table_events([truncate(5, 50), truncate(3, 30), truncate(9, 30)], [])
 
-    assert [one.log_position.offset for one in found.truncates] == [3, 5, 9]
+    assert [one.kafka_position.offset for one in found.truncates] == [3, 5, 9]
     assert found.start == start(5, 50, seen_at=9)
     assert not found.is_out_of_order
 
@@ -130,7 +130,7 @@ def test_what_happened_is_in_log_order_as_events() -> None:
         [truncate(9, 90), truncate(3, 30)], [SnapshotMarker(at(2), "first"), SnapshotMarker(at(5), "last")]
     )
 
-    assert [(event.op, event.log_position, event.order, event.since) for event in found.events] == [
+    assert [(event.op, event.kafka_position, event.order, event.since) for event in found.events] == [
         ("t", at(3), truncate(3, 30).order, None),
         ("missing", at(5), None, at(2)),
         ("t", at(9), truncate(9, 90).order, None),
