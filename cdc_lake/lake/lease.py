@@ -179,9 +179,13 @@ class Lease:
         return number, Holder(since_ms=modified_ms, until_ms=modified_ms + int(self._seconds * 1000))
 
     def _remove_older(self) -> None:
-        for name, number in self._files().items():
-            if number < self._number:
-                self._storage.remove(f"{self._folder}/{name}")
+        """Remove the files of earlier leases. If that fails, the next lease removes them; this one is taken already."""
+        try:
+            for name, number in self._files().items():
+                if number < self._number:
+                    self._storage.remove(f"{self._folder}/{name}")
+        except (OSError, Py4JError) as exc:
+            logger.warning("%s: cannot remove its earlier leases (%s)", self._table, _message(exc))
 
     def _newest_number(self) -> int:
         return max((number for name, number in self._files().items() if name.endswith(".json")), default=0)

@@ -258,6 +258,24 @@ def test_unwritable_lease_is_an_error_naming_its_folder(storage: Storage, tmp_pa
         lease(storage, tmp_path / "file" / "lease").__enter__()
 
 
+def test_lease_is_released_if_earlier_files_cannot_be_removed(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with lease(storage, tmp_path):
+        pass
+
+    def refused(_self: Storage, path: str) -> None:
+        raise OSError(f"the store does not remove {path}")
+
+    monkeypatch.setattr(Storage, "remove", refused)
+
+    with lease(storage, tmp_path):
+        assert "cannot remove its earlier leases (the store does not remove" in caplog.text
+
+    with lease(storage, tmp_path, "theirs"):
+        pass
+
+
 def test_lease_on_a_full_disk_is_renewed_and_released(
     storage: Storage, full_disk: None, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
