@@ -21,8 +21,8 @@ from cdc_lake.catalogs.glue import GlueCatalog
 from cdc_lake.catalogs.hive import HiveCatalog
 from cdc_lake.cli.app import app
 from cdc_lake.config import CatalogConfig
-from cdc_lake.embedded.jvm_servers import Metastore
-from cdc_lake.embedded.server import Site, choose_ports
+from cdc_lake.demo.servers.jvm_servers import Metastore
+from cdc_lake.demo.servers.server import Site, choose_ports
 from cdc_lake.errors import CatalogDriftError, ForeignEntryError, InfrastructureError
 from cdc_lake.lake import readers as readers_module
 from cdc_lake.lake.readers import FilesReader, SparkReader

@@ -13,10 +13,10 @@ from deployments import INFRA
 
 from cdc_lake.config import CHECKOUT, load_config
 from cdc_lake.demo import sample
-from cdc_lake.embedded.connectors import postgres_connector_config
-from cdc_lake.embedded.jvm_servers import Connect, Kafka
-from cdc_lake.embedded.postgres import Postgres, program
-from cdc_lake.embedded.server import PORTS, Site
+from cdc_lake.demo.servers.connectors import postgres_connector_config
+from cdc_lake.demo.servers.jvm_servers import Connect, Kafka
+from cdc_lake.demo.servers.postgres import Postgres, program
+from cdc_lake.demo.servers.server import PORTS, Site
 from cdc_lake.spark.jars import cache_folder, lock_file, read_lock
 
 pytestmark = pytest.mark.core

@@ -14,7 +14,7 @@ from support.silver_writer import SilverWriter
 from support.topics import SinkTopic
 
 from cdc_lake.config import CHECKOUT, Config, GoldConfig, LakeConfig, StackConfig
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.failpoints import VARIABLE
 from cdc_lake.gold.run import run_gold
 from cdc_lake.runs.report import TableReport

@@ -13,7 +13,7 @@ from support import wire
 from support.apicurio_server import ApicurioServer, register
 
 from cdc_lake.config import RegistryConfig
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.errors import ConfigError, IncompatibleSchemaError, InfrastructureError
 from cdc_lake.registries import open_registry, open_subjects
 from cdc_lake.registries.registry import RegisteredSchema, Registry

@@ -9,8 +9,8 @@ from typing import Any
 import requests
 
 from cdc_lake.config import RegistryConfig
-from cdc_lake.embedded.jvm_servers import Apicurio
-from cdc_lake.embedded.server import Site, choose_ports
+from cdc_lake.demo.servers.jvm_servers import Apicurio
+from cdc_lake.demo.servers.server import Site, choose_ports
 from cdc_lake.registries import open_registry
 from cdc_lake.registries.registry import RegisteredSchema
 from cdc_lake.spark.jars import EMBEDDED_PROFILE, Jar, cache_folder, lock_file, read_lock

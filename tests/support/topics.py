@@ -13,7 +13,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from cdc_lake.config import RegistryConfig
 from cdc_lake.config.gold_models import TopicSink
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.registries import open_subjects
 from cdc_lake.sinks.kafka import KafkaSink
 
