@@ -24,7 +24,7 @@ from deltalake import DeltaTable
 from benchmarks.profile import CpuByKind
 from benchmarks.quick import servers, silver_folder
 from cdc_lake.demo.sample import wait_until_sent
-from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
+from cdc_lake.demo.servers.connectors import postgres_connector_config, put_connector
 
 DATABASE = "fresh"
 _POLL_SECONDS, _START_SECONDS, _LAST_SECONDS = 0.05, 300.0, 120.0

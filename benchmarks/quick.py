@@ -29,7 +29,7 @@ from rich.table import Table
 from benchmarks.contender import IN_HUDI, PIPELINES
 from benchmarks.cpu import cpu_seconds
 from benchmarks.log import FIRST_ORDERS, ORDERS, Log, small
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.spark.jars import cache_folder, lock_file, read_lock
 from cdc_lake.spark.versions import profile_name
 

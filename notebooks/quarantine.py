@@ -19,7 +19,7 @@ import cdc_lake
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.cli.quarantine import print_record
 from cdc_lake.config import Config, EnvelopeConfig, KafkaConfig, LakeConfig, RegistryConfig
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.operations.quarantine import Selection
 from cdc_lake.operations.quarantine_show import show_quarantined
 from cdc_lake.operations.replay import replay_quarantined

@@ -11,7 +11,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from cdc_lake.demo.jobs import SMALL_JVM
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.spark.session import build_session
 
 pytest_plugins = ("support.costs", "support.results")

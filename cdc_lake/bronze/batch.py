@@ -299,8 +299,7 @@ def _send_dead_letters(topic: TopicRun) -> None:
     try:
         with topic.done.phase("dead letters"):
             topic.run.leases.check(topic.done.table)
-            config = topic.run.config
-            send_due(config.kafka, config.stack, topic.table, topic.dead_letters, topic.run.id, topic.done)
+            send_due(topic.run.config.kafka, topic.table, topic.dead_letters, topic.run.id, topic.done)
     except (ConfigError, InfrastructureError) as error:
         topic.done.warn(f"dead letters were not sent; the next run tries again: {error}")
 

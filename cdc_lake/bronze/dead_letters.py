@@ -7,7 +7,7 @@ until a commit records that they were sent: `sent` in bronze's progress.
 from pyspark.sql import functions as F
 
 from cdc_lake.brokers import broker_login
-from cdc_lake.config import KafkaConfig, StackConfig, kafka_address
+from cdc_lake.config import KafkaConfig
 from cdc_lake.failpoints import reach
 from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.runs.report import TableReport
@@ -28,9 +28,7 @@ def sent_after(target: str | None, before: BronzeProgress, *, quarantined: int =
     return {target: _sent(before.commit + 1)}
 
 
-def send_due(
-    kafka: KafkaConfig, stack: StackConfig, bronze: BronzeTable, target: str, run_id: str, done: TableReport
-) -> None:
+def send_due(kafka: KafkaConfig, bronze: BronzeTable, target: str, run_id: str, done: TableReport) -> None:
     """Send due records to the topic `target`, and commit that they were sent.
 
     Raises:
@@ -42,7 +40,7 @@ def send_due(
         return
     sent = progress.sent.get(target, _sent(0))
     rows = bronze.read().where((F.col("status") == "quarantined") & (F.col("first_batch") > sent.commit))
-    login, address = broker_login(kafka), kafka_address(kafka, stack)
+    login, address = broker_login(kafka), kafka.address
     topic = KafkaTopic(target, address, kafka.timeout_seconds, login, "`quality.dead_letter_topic`")
     number, warning = send_dead_letters(topic, rows)
     done.count(dead_letters=number)

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 from cdc_lake.catalogs.catalog import Catalog
-from cdc_lake.config import CatalogConfig, StackConfig, metastore_address
+from cdc_lake.config import CatalogConfig
 from cdc_lake.errors import ConfigError, InstallationError
 
 
-def open_catalog(settings: CatalogConfig, stack: StackConfig, hadoop: Callable[[], tuple[Any, Any]]) -> Catalog:
+def open_catalog(settings: CatalogConfig, hadoop: Callable[[], tuple[Any, Any]]) -> Catalog:
     """The catalog, without a request to it.
 
     Args:
@@ -24,7 +24,7 @@ def open_catalog(settings: CatalogConfig, stack: StackConfig, hadoop: Callable[[
     if settings.type == "hive":
         from cdc_lake.catalogs.hive import HiveCatalog
 
-        return HiveCatalog(*hadoop(), settings, metastore_address(settings, stack))
+        return HiveCatalog(*hadoop(), settings)
     try:
         from cdc_lake.catalogs.glue import GlueCatalog  # takes long to import
     except ModuleNotFoundError as exc:

@@ -29,14 +29,14 @@ class HiveCatalog:
 
     Args:
         jvm: the JVM with the client.
-        conf: Hadoop's configuration.
-        uris: the metastore's; default: the cluster's configuration.
+        conf: Hadoop's configuration, which has the metastore's address if the settings do not.
 
     Raises:
         ConfigError: the metastore's address is not set.
     """
 
-    def __init__(self, jvm: Any, conf: Any, settings: CatalogConfig, uris: str | None) -> None:
+    def __init__(self, jvm: Any, conf: Any, settings: CatalogConfig) -> None:
+        uris = settings.address
         self._jvm = jvm
         self._api = jvm.org.apache.hadoop.hive.metastore.api
         kind = jvm.java.lang.Class.forName("org.apache.hadoop.hive.conf.HiveConf")

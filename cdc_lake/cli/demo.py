@@ -151,8 +151,8 @@ def print_result(result: "DemoResult", console: Console) -> None:
 
 
 def _print_addresses(place: Path, result: "DemoResult", table_type: TableType) -> None:
-    from cdc_lake.embedded.postgres import program
-    from cdc_lake.embedded.stack import Stack
+    from cdc_lake.demo.servers.postgres import program
+    from cdc_lake.demo.servers.stack import Stack
 
     stack = Stack(place / "stack")
     addresses = stack.endpoints

@@ -122,7 +122,7 @@ def restore(config: ConfigFile = None) -> None:
 
     settings = load_config(config)
     root = settings.lake.root
-    found = SchemaFiles(lake_files(root, None), root, open_registry(settings.registry, settings.stack)).restore()
+    found = SchemaFiles(lake_files(root, None), root, open_registry(settings.registry)).restore()
     for file, is_restored in found.items():
         say(f"{file}: restored" if is_restored else f"{file}: the registry no longer has this schema")
     if not found:
@@ -134,7 +134,7 @@ def restore(config: ConfigFile = None) -> None:
 def _subjects(settings: Config) -> "Subjects":
     from cdc_lake.registries import open_subjects  # imported here: `requests` takes 0.2 s
 
-    return open_subjects(settings.registry, settings.stack)
+    return open_subjects(settings.registry)
 
 
 def _subject_schemas(settings: Config, patterns: list[str] | None) -> "list[SubjectSchema]":

@@ -10,7 +10,7 @@ from cdc_lake.cli.output import say
 from cdc_lake.config import load_config
 
 if TYPE_CHECKING:
-    from cdc_lake.embedded.stack import Stack
+    from cdc_lake.demo.servers.stack import Stack
 
 app = typer.Typer(
     help="Run Postgres, Kafka, a registry and Debezium on this machine.", no_args_is_help=True, rich_markup_mode=None
@@ -54,7 +54,7 @@ def down(
 
 
 def _stack(folder: Path | None) -> "Stack":
-    from cdc_lake.embedded.stack import Stack  # imported here: it needs the `demo` extra
+    from cdc_lake.demo.servers.stack import Stack  # imported here: it needs the `demo` extra
 
     return Stack(folder or Path(load_config().stack.folder))
 

@@ -1,4 +1,4 @@
-"""The settings: their models, `load_config`, and the lookup of secrets and of the embedded stack's addresses."""
+"""The settings: their models, `load_config`, and the lookup of secrets."""
 
 from cdc_lake.config.base import Model, Name, in_words
 from cdc_lake.config.catalog import CatalogConfig, Layer
@@ -8,7 +8,7 @@ from cdc_lake.config.load import CHECKOUT, config_path, load_config
 from cdc_lake.config.login import BearerAuth, TlsConfig
 from cdc_lake.config.registry import RegistryAuth, RegistryConfig
 from cdc_lake.config.secrets import is_reference, secret
-from cdc_lake.config.servers import database_url, endpoints_file, kafka_address, metastore_address, registry_address
+from cdc_lake.config.servers import StackConfig, endpoints_file
 from cdc_lake.config.settings import (
     Config,
     DatabaseConfig,
@@ -18,7 +18,6 @@ from cdc_lake.config.settings import (
     LeaseConfig,
     MetricsConfig,
     RunConfig,
-    StackConfig,
 )
 from cdc_lake.config.storage import TABLE_TYPES, DeletionVectors, Kind, StorageConfig, TableType
 from cdc_lake.config.table import (
@@ -35,12 +34,10 @@ from cdc_lake.config.table import (
     TableConfig,
     ValueConfig,
 )
-from cdc_lake.config.urls import EMBEDDED
 
 __all__ = [
     "ALLOWED_CLIENT_SETTINGS",
     "CHECKOUT",
-    "EMBEDDED",
     "JAVA_PRODUCER_SETTINGS",
     "TABLE_TYPES",
     "BearerAuth",
@@ -81,13 +78,9 @@ __all__ = [
     "TlsConfig",
     "ValueConfig",
     "config_path",
-    "database_url",
     "endpoints_file",
     "in_words",
     "is_reference",
-    "kafka_address",
     "load_config",
-    "metastore_address",
-    "registry_address",
     "secret",
 ]

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from cdc_lake.config.base import Model
+from cdc_lake.config.servers import ServerConfig
 from cdc_lake.config.urls import EMBEDDED, HttpUrl
 
 
@@ -35,7 +35,7 @@ def _template(*names: str) -> AfterValidator:
 Layer = Literal["bronze", "silver", "gold"]
 
 
-class CatalogConfig(Model):
+class CatalogConfig(ServerConfig):
     """The catalog that lists the tables by name for other engines (docs/how-to/catalogs.md)."""
 
     type: Literal["none", "hive", "glue"] = Field(
@@ -76,3 +76,8 @@ class CatalogConfig(Model):
         if (self.region or self.endpoint) and self.type != "glue":
             raise ValueError("only a catalog of type `glue` has a `region` or an `endpoint`")
         return self
+
+    @property
+    def address(self) -> str | None:
+        """The metastore's addresses, with `embedded` resolved; None if the cluster's hive-site.xml has them."""
+        return self.uri and self._resolved(self.uri, "metastore")

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 from cdc_lake.config.base import Model
 from cdc_lake.config.login import OAuth, TlsConfig
 from cdc_lake.config.secrets import ConfigPath, SecretReference
+from cdc_lake.config.servers import ServerConfig
 from cdc_lake.config.urls import EMBEDDED
 
 JAVA_PRODUCER_SETTINGS = frozenset(
@@ -104,7 +105,7 @@ _LOGIN_SETTINGS: Mapping[KafkaAuth, tuple[str, ...]] = {
 ClientSettings = dict[str, str | int | float | bool]
 
 
-class KafkaConfig(Model):
+class KafkaConfig(ServerConfig):
     """The Kafka brokers, and how to log in (docs/how-to/brokers.md)."""
 
     bootstrap_servers: Annotated[str, AfterValidator(_servers)] = Field(
@@ -163,6 +164,16 @@ class KafkaConfig(Model):
                 hint = f"did you mean `{near[0]}`?" if near else "docs/how-to/brokers.md lists the allowed settings"
                 raise ValueError(f"`{name}` is not an allowed setting; {hint}")
         return given
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the broker is that of `cdc-lake stack up`."""
+        return self.bootstrap_servers == EMBEDDED
+
+    @property
+    def address(self) -> str:
+        """The bootstrap servers, with `embedded` resolved; see `StackConfig.address`."""
+        return self._resolved(self.bootstrap_servers, "kafka")
 
     @property
     def msk_region(self) -> str | None:

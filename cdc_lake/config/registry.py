@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from cdc_lake.config.base import Model
 from cdc_lake.config.login import BasicAuth, BearerAuth, OAuth, TlsConfig
 from cdc_lake.config.secrets import check_reference, is_reference
+from cdc_lake.config.servers import ServerConfig
 from cdc_lake.config.urls import EMBEDDED, http_url
 
 
@@ -51,7 +52,7 @@ class RegistryAuth(Model):
         return self
 
 
-class RegistryConfig(Model):
+class RegistryConfig(ServerConfig):
     """The schema registry."""
 
     type: Literal["apicurio", "confluent", "ccompat", "glue"] = Field(
@@ -90,3 +91,14 @@ class RegistryConfig(Model):
         if self.auth and self.type == "glue":
             raise ValueError("glue uses AWS' default credentials; remove `auth`")
         return self
+
+    @property
+    def address(self) -> str:
+        """The URL without a trailing slash, with `embedded` resolved; see `StackConfig.address`."""
+        url = self._resolved(self.url, "registry").rstrip("/")
+        return f"{url}/apis/ccompat/v7" if (self.url, self.type) == (EMBEDDED, "ccompat") else url
+
+    @property
+    def glue_endpoint(self) -> str | None:
+        """The URL of AWS Glue; None for AWS' own endpoint."""
+        return None if self.url == EMBEDDED else self.url

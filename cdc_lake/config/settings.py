@@ -3,9 +3,9 @@
 import os
 from fnmatch import fnmatchcase
 from typing import Annotated, Final, Self
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
-from pydantic import AfterValidator, Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, model_validator
 
 from cdc_lake import aws
 from cdc_lake.config.base import Model
@@ -13,9 +13,11 @@ from cdc_lake.config.catalog import CatalogConfig
 from cdc_lake.config.emr import EmrConfig
 from cdc_lake.config.kafka import KafkaConfig
 from cdc_lake.config.registry import RegistryConfig
-from cdc_lake.config.secrets import ConfigPath, OptionalPath, check_reference
+from cdc_lake.config.secrets import ConfigPath, OptionalPath, check_reference, secret
+from cdc_lake.config.servers import StackConfig
 from cdc_lake.config.table import TableConfig
 from cdc_lake.config.urls import EMBEDDED
+from cdc_lake.errors import UnsupportedError
 
 _PARALLEL: Final = 4
 
@@ -92,14 +94,6 @@ class DatabaseConfig(Model):
     )
 
 
-class StackConfig(Model):
-    """The embedded servers of `cdc-lake stack` and `cdc-lake demo`."""
-
-    folder: ConfigPath = Field(
-        default="../.cdc_lake/stack", description="Sets the folder of their data, logs and addresses."
-    )
-
-
 class MetricsConfig(Model):
     """Where to send the metrics of each run (docs/how-to/monitoring.md)."""
 
@@ -153,6 +147,12 @@ class Config(Model):
         description="Overrides `defaults` by topic name or glob. Later entries win.",
     )
 
+    @model_validator(mode="after")
+    def _resolve_embedded(self) -> Self:
+        for section in (self.kafka, self.registry, self.catalog):
+            section._stack = self.stack
+        return self
+
     @property
     def parallel(self) -> int:
         """How many tables to process in parallel. Those in an object store spend much of their time waiting."""
@@ -168,6 +168,28 @@ class Config(Model):
             if "max_record_bytes" in table.read.model_fields_set
         ]
         return max([self.defaults.read.max_record_bytes, *own])
+
+    def database_url(self, prefix: str) -> SecretStr:
+        """The URL of the source database of a topic prefix, with `embedded` and references resolved.
+
+        Raises:
+            ConfigError: the embedded server does not run, or the secret does not exist.
+            UnsupportedError: it is not the URL of a Postgres database.
+            InstallationError, InfrastructureError: see `secret`.
+        """
+        setting = self.databases.get(prefix, DatabaseConfig()).url
+        if setting == EMBEDDED:
+            server = urlsplit(self.stack.address("postgres"))
+            return SecretStr(server._replace(path=f"/{quote(prefix)}").geturl())
+        url = secret(setting)
+        scheme, _, rest = url.get_secret_value().partition("://")
+        if rest and scheme not in ("postgresql", "postgres"):
+            raise UnsupportedError(
+                f"databases.{prefix}.url",
+                "only Postgres databases can be compared, and this is not the URL of one",
+                "set a URL that begins with `postgresql://`",
+            )
+        return url
 
     def dead_letter_topic(self, topic: str) -> str | None:
         """The dead-letter topic of a topic; None for dead-letter topics, which would otherwise feed themselves."""

@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from cdc_lake.embedded.postgres import program
+from cdc_lake.demo.servers.postgres import program
 from cdc_lake.errors import ConfigError
 
 _CONNECT: Final = re.compile(rb"\\c(?:onnect)?\s+(?:-reuse-previous=\S+\s+)?(\"[^\"]*\"|[^\s;]+)")

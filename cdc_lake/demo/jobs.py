@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any, Final
 
 from cdc_lake.config import CHECKOUT, TABLE_TYPES, TableType
-from cdc_lake.embedded.server import end_with_this_process
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.server import end_with_this_process
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.errors import CdcLakeError, InfrastructureError
 from cdc_lake.spark.java import SHORT_JVM
 

@@ -24,6 +24,8 @@ from cdc_lake.demo import sample
 from cdc_lake.demo.jobs import Jobs, Platform, this_machine
 from cdc_lake.demo.proof import prove
 from cdc_lake.demo.result import DemoResult, Show, Step, run_step
+from cdc_lake.demo.servers.connectors import check_connector, postgres_connector_config, put_connector
+from cdc_lake.demo.servers.stack import Stack, rss_bytes
 from cdc_lake.demo.source import (
     Source,
     change,
@@ -36,8 +38,6 @@ from cdc_lake.demo.source import (
     with_tables,
 )
 from cdc_lake.demo.tap import end_offsets, superseded_update
-from cdc_lake.embedded.connectors import check_connector, postgres_connector_config, put_connector
-from cdc_lake.embedded.stack import Stack, rss_bytes
 from cdc_lake.errors import ConfigError
 from cdc_lake.spark.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock, require
 from cdc_lake.spark.versions import profile_name

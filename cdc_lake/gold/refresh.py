@@ -13,7 +13,6 @@ from pyspark.sql import functions as F
 from cdc_lake import failpoints
 from cdc_lake.brokers import broker_login
 from cdc_lake.columns import DELETE, KEEP, KEY, name_problem, quoted
-from cdc_lake.config import kafka_address
 from cdc_lake.config.gold_models import EVERYTHING, WATERMARK, GoldModel
 from cdc_lake.errors import ExpiredError, KeyConstraintError, ModelError, NoProgressError
 from cdc_lake.gold.groups import Groups, touched_groups, watermark
@@ -70,8 +69,8 @@ class ModelRun:
             return None
         for warning in config.kafka.warnings:
             self.done.warn(warning)
-        address, login = kafka_address(config.kafka, config.stack), broker_login(config.kafka)
-        subjects = open_subjects(config.registry, config.stack)
+        address, login = config.kafka.address, broker_login(config.kafka)
+        subjects = open_subjects(config.registry)
         return KafkaSink(topic, address, config.kafka.timeout_seconds, subjects, Path(config.gold.schemas), login)
 
 

@@ -134,7 +134,7 @@ def plan(
     found.broker_error = str(view.error) if view.error else None
     newest = dict[str, Version | None]()
     try:
-        subjects = subjects or open_subjects(config.registry, config.stack)
+        subjects = subjects or open_subjects(config.registry)
         newest = {topic: subjects.version(f"{topic}{VALUE_SUFFIX}") for topic in topics if topic in there}
     except CdcLakeError as error:
         found.registry_error = str(error)

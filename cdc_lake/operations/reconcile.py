@@ -7,7 +7,7 @@ from time import monotonic
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc_lake.config import Config, DatabaseConfig, database_url
+from cdc_lake.config import Config, DatabaseConfig
 from cdc_lake.errors import CdcLakeError, SourceDifferenceError, UnknownTableError
 from cdc_lake.lake.lake import SilverTarget, missing_rows
 from cdc_lake.reconcile import postgres, silver
@@ -89,8 +89,7 @@ class _Snapshot:
         if progress is None:
             raise UnknownTableError(target.name, "the silver table does not exist yet", "run the silver job first")
         prefix = _prefix(config.databases, target.topic)
-        url = database_url(config.databases, config.stack, prefix)
-        with postgres.open_snapshot(url, f"databases.{prefix}") as connection:
+        with postgres.open_snapshot(config.database_url(prefix), f"databases.{prefix}") as connection:
             source_lsn = postgres.lsn(connection)
             version = stored.version()
             rows = stored.read(as_of=version)

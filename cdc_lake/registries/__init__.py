@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from cdc_lake.config import RegistryConfig, StackConfig, registry_address
+from cdc_lake.config import RegistryConfig
 from cdc_lake.errors import InstallationError, UnsupportedError
 from cdc_lake.registries.credentials import access_to
 from cdc_lake.registries.registry import Registry
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cdc_lake.registries.confluent import ConfluentRegistry
 
 
-def open_registry(settings: RegistryConfig, stack: StackConfig) -> Registry:
+def open_registry(settings: RegistryConfig) -> Registry:
     """The registry, without a request to it.
 
     Args:
@@ -30,10 +30,10 @@ def open_registry(settings: RegistryConfig, stack: StackConfig) -> Registry:
             todo = "pip install 'cdc-lake[aws]'"
             raise InstallationError("registry.type: glue", f"{exc.name} is not installed", todo) from exc
         return GlueRegistry(settings)
-    return _by_http(settings, stack)
+    return _by_http(settings)
 
 
-def open_subjects(settings: RegistryConfig, stack: StackConfig) -> Subjects:
+def open_subjects(settings: RegistryConfig) -> Subjects:
     """The registry, to register schemas in. This checks that it responds.
 
     Args:
@@ -47,13 +47,13 @@ def open_subjects(settings: RegistryConfig, stack: StackConfig) -> Subjects:
     if settings.type == "glue":
         todo = "use `apicurio`, `confluent` or `ccompat`"
         raise UnsupportedError("registry.type: glue", "cdc_lake cannot register schemas in Glue", todo)
-    subjects = _by_http(settings, stack)
+    subjects = _by_http(settings)
     subjects.check()
     return subjects
 
 
-def _by_http(settings: RegistryConfig, stack: StackConfig) -> "ApicurioRegistry | ConfluentRegistry":
-    endpoint, credentials = access_to(settings, registry_address(settings, stack))
+def _by_http(settings: RegistryConfig) -> "ApicurioRegistry | ConfluentRegistry":
+    endpoint, credentials = access_to(settings)
     # Imported here, because their clients take long to import.
     if settings.type == "apicurio":
         from cdc_lake.registries.apicurio import ApicurioRegistry

@@ -114,15 +114,13 @@ def _is_token(text: str) -> bool:
     return text.isascii() and text.isprintable() and bool(text) and " " not in text
 
 
-def access_to(config: RegistryConfig, url: str) -> tuple[Endpoint, Credentials]:
+def access_to(config: RegistryConfig) -> tuple[Endpoint, Credentials]:
     """The endpoint and credentials of the settings' registry.
 
-    Args:
-        url: `registry.url`, with `embedded` resolved.
-
     Raises:
-        ConfigError: credentials would be sent unencrypted, or a file or secret is missing.
+        ConfigError: credentials would be sent unencrypted, or the address, a file or a secret is missing.
     """
+    url = config.address
     _check_files(config.tls)
     endpoint = Endpoint(
         url, config.timeout_seconds, config.attempts, config.headers, config.tls, proxy_address(config.proxy)

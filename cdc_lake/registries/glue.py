@@ -14,7 +14,7 @@ from botocore.exceptions import (
 )
 
 from cdc_lake.aws import rejects_credentials
-from cdc_lake.config import EMBEDDED, RegistryConfig
+from cdc_lake.config import RegistryConfig
 from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.registries.credentials import proxy_address
 from cdc_lake.registries.lookups import RetryPolicy, lookup_seconds
@@ -91,7 +91,7 @@ class GlueRegistry:
             client = boto3.Session().client(
                 "glue",
                 region_name=settings.region,
-                endpoint_url=None if settings.url == EMBEDDED else settings.url,
+                endpoint_url=settings.glue_endpoint,
                 verify=tls.ca,
                 config=config,
             )

@@ -235,7 +235,7 @@ class _CatalogWriter:
             return self._down
         try:
             config, lake, spark = self._run.config, self._run.lake, self._run.spark
-            self._catalog = self._catalog or open_catalog(config.catalog, config.stack, partial(hadoop, spark))
+            self._catalog = self._catalog or open_catalog(config.catalog, partial(hadoop, spark))
             found = _lake_table(lake, config.gold.models, layer, table)
             entry = _entry(config.catalog, lake, SparkReader(lake, spark), self._run.storage, found)
             if entry is not None:
@@ -308,7 +308,7 @@ class _CatalogComparison:
         session = cache(lambda: spark or _session(config))
         if needs_hadoop(lake, files):
             files = Storage(session())
-        self.catalog = open_catalog(config.catalog, config.stack, partial(hadoop, spark))
+        self.catalog = open_catalog(config.catalog, partial(hadoop, spark))
         there = {layer: _table_names(lake, models, files, layer) for layer in layers}
         topics = list(dict.fromkeys(name.partition("@")[0] for names in there.values() for name in names))
         asked = set(select(tables, topics, f"table in {lake.root}", "run the bronze job first"))

@@ -8,7 +8,7 @@ from typing import Self
 from pyspark.sql import SparkSession
 
 from cdc_lake.brokers import broker_login
-from cdc_lake.config import EMBEDDED, Config, kafka_address
+from cdc_lake.config import Config
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 from cdc_lake.registries import open_registry, open_subjects
 from cdc_lake.registries.registry import Registry
@@ -30,7 +30,7 @@ def open_source(config: Config, spark: Callable[[], SparkSession]) -> TopicSourc
     if config.files.root:
         return TopicFiles(config.files.root, config.lake.root, spark, _key_schemas(config))
     login, timeout = broker_login(config.kafka), config.kafka.timeout_seconds
-    return Broker(kafka_address(config.kafka, config.stack), timeout, login, config.kafka.warnings)
+    return Broker(config.kafka.address, timeout, login, config.kafka.warnings)
 
 
 @dataclass
@@ -64,7 +64,7 @@ class SourceView:
         except InfrastructureError as error:
             return cls(source, error=error)
         except ConfigError as error:
-            if config.files.root or config.kafka.bootstrap_servers != EMBEDDED:
+            if config.files.root or not config.kafka.is_embedded:
                 raise
             return cls(source, error=error)
 
@@ -81,7 +81,7 @@ class SourceView:
 
 def _key_schemas(config: Config) -> Callable[[str], str | None]:
     """Looks up key schemas in the registry, because rows of files have no keys."""
-    subjects = cache(lambda: open_subjects(config.registry, config.stack))
+    subjects = cache(lambda: open_subjects(config.registry))
 
     @cache
     def key_schema(topic: str) -> str | None:
@@ -110,6 +110,6 @@ def checked_registry(config: Config) -> Registry | None:
     """
     if config.files.root:
         return None
-    registry = open_registry(config.registry, config.stack)
+    registry = open_registry(config.registry)
     registry.check()
     return registry

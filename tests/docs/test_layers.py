@@ -16,7 +16,7 @@ ROWS = (
     ("jobs",),
     ("cli",),
     ("operations", "demo", "emr", "packaging"),
-    ("bronze", "silver", "gold", "embedded"),
+    ("bronze", "silver", "gold"),
     ("runs",),
     ("sources", "sinks", "catalogs"),
     ("lake",),
@@ -28,6 +28,8 @@ ROWS = (
     ("columns", "errors"),
 )
 """From top to bottom. A folder imports from the rows below its own, and not from its own row."""
+DEMO_SERVERS = ("cdc_lake.demo.servers", "cdc_lake.config.StackConfig", "cdc_lake.config.endpoints_file")
+"""Names of what starts the servers of the demo, or finds their addresses."""
 WITHOUT_SPARK = ("config", "errors", "fold", "partitioning", "points")
 """Rooms that run without PySpark, so that their rules are tested without it."""
 ROW_OF = {room: number for number, row in enumerate(ROWS) for room in row}
@@ -104,6 +106,13 @@ def test_rooms_below_the_runs_take_sections_of_the_settings(room: str) -> None:
 
     assert names
     assert not names & {"cdc_lake.config.Config", "cdc_lake.config.settings.Config"}
+
+
+def test_only_the_demo_and_the_cli_know_its_servers() -> None:
+    assert {room_of(file) for file in FILES for name in imported(file) if name.startswith(DEMO_SERVERS)} == {
+        "cli",
+        "demo",
+    }
 
 
 @pytest.mark.parametrize("module", ["comparer", "comparer_types", "tap"])

@@ -21,8 +21,8 @@ from cdc_lake.catalogs.glue import GlueCatalog
 from cdc_lake.catalogs.hive import HiveCatalog
 from cdc_lake.cli.app import app
 from cdc_lake.config import CatalogConfig
-from cdc_lake.embedded.jvm_servers import Metastore
-from cdc_lake.embedded.server import Site, choose_ports
+from cdc_lake.demo.servers.jvm_servers import Metastore
+from cdc_lake.demo.servers.server import Site, choose_ports
 from cdc_lake.errors import CatalogDriftError, ForeignEntryError, InfrastructureError
 from cdc_lake.lake import readers as readers_module
 from cdc_lake.lake.readers import FilesReader, SparkReader
@@ -87,7 +87,7 @@ def lake(spark: SparkSession, server: Server, tmp_path_factory: pytest.TempPathF
 @pytest.fixture
 def catalog(spark: SparkSession, lake: CataloguedLake) -> HiveCatalog:
     """The lake's catalog; each test leaves it up to date."""
-    return HiveCatalog(*hadoop(spark), lake.config.catalog, lake.config.catalog.uri)
+    return HiveCatalog(*hadoop(spark), lake.config.catalog)
 
 
 def of_the_source(rows: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
@@ -328,7 +328,7 @@ def test_metastore_outage_only_warns_and_next_run_catches_up(
     (idle,) = lake.run("bronze").values()
 
     assert (idle.status, idle.warnings) == ("unchanged", [])
-    catalog = HiveCatalog(*hadoop(spark), here, server.address)
+    catalog = HiveCatalog(*hadoop(spark), here)
     assert catalog.found("mended_bronze").keys() == {"public_thing"}
     catalog.drop("mended_bronze", "public_thing")
     lake.run("bronze")

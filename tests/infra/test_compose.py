@@ -11,12 +11,12 @@ import pytest
 import yaml
 from deployments import INFRA
 
-from cdc_lake.config import CHECKOUT, kafka_address, load_config, registry_address
+from cdc_lake.config import CHECKOUT, load_config
 from cdc_lake.demo import sample
-from cdc_lake.embedded.connectors import postgres_connector_config
-from cdc_lake.embedded.jvm_servers import Connect, Kafka
-from cdc_lake.embedded.postgres import Postgres, program
-from cdc_lake.embedded.server import PORTS, Site
+from cdc_lake.demo.servers.connectors import postgres_connector_config
+from cdc_lake.demo.servers.jvm_servers import Connect, Kafka
+from cdc_lake.demo.servers.postgres import Postgres, program
+from cdc_lake.demo.servers.server import PORTS, Site
 from cdc_lake.spark.jars import cache_folder, lock_file, read_lock
 
 pytestmark = pytest.mark.core
@@ -127,8 +127,8 @@ def test_jobs_env_sets_the_server_addresses(monkeypatch: pytest.MonkeyPatch) -> 
             monkeypatch.setenv(*line.split("=", 1))
     config = load_config(CHECKOUT / "conf" / "cdc-lake.yml")
 
-    assert kafka_address(config.kafka, config.stack) == "localhost:9092"
-    assert registry_address(config.registry, config.stack) == "http://localhost:8080"
+    assert config.kafka.address == "localhost:9092"
+    assert config.registry.address == "http://localhost:8080"
 
 
 def test_plugins_are_the_locked_jars(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from support import wire
 
 from cdc_lake.cli.app import execute
 from cdc_lake.demo.jobs import SMALL_JVM
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.stack import Stack
 
 TOPIC = "submitted.public.thing"
 _THING = wire.Table(TOPIC, {"id": wire.INT32, "name": wire.optional(wire.STRING)}, ["id"])

@@ -18,7 +18,7 @@ from support.sink_files import write_files
 
 from cdc_lake.config import TABLE_TYPES
 from cdc_lake.demo.jobs import Jobs
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.spark.jars import sha256
 
 ALL_TYPES = json.dumps([held_in.model_dump(exclude_none=True) for held_in in TABLE_TYPES.values()])

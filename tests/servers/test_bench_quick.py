@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.quick import OURS, Sizes, measure, wrong_rows
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.stack import Stack
 
 SLICE = Sizes(
     snapshot=200,

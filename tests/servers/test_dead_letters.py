@@ -12,7 +12,7 @@ from support.fakes import FakeBroker
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, KafkaConfig, LakeConfig, TableConfig
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.failpoints import VARIABLE
 from cdc_lake.runs.report import TableReport
 from cdc_lake.tables.delta import DeltaLakeTable

@@ -25,9 +25,9 @@ from support.running_servers import running
 from cdc_lake.cli.app import execute
 from cdc_lake.config import TableType
 from cdc_lake.demo import sample
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.demo.shop import ENOUGH
 from cdc_lake.demo.source import FLOOR, SAMPLE, SMALL_FLOOR, SMALL_TABLES, models_reading_only
-from cdc_lake.embedded.stack import Stack
 from cdc_lake.reconcile.catalogue import CUT_TIME, OTHER_CALENDAR, SEVERAL_DIMENSIONS
 
 COMMAND = Path(sys.executable).with_name("cdc-lake")

@@ -12,8 +12,8 @@ from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import load_config
 from cdc_lake.demo import sample
 from cdc_lake.demo.comparer import compare
-from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.connectors import postgres_connector_config, put_connector
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.silver.run import run_silver
 
 NAME = "filmstory"

@@ -14,8 +14,8 @@ from psycopg.conninfo import make_conninfo
 from cdc_lake.cli.app import execute
 from cdc_lake.config import CHECKOUT
 from cdc_lake.demo import sample
-from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.connectors import postgres_connector_config, put_connector
+from cdc_lake.demo.servers.stack import Stack
 
 NAME = "shop"
 PAGE = CHECKOUT / "docs" / "tutorial" / "first-table.md"

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from support.silver_writer import SilverWriter
 from support.topics import SinkTopic
 
-from cdc_lake.config import CHECKOUT, GoldConfig, LakeConfig, load_config
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.config import CHECKOUT, Config, GoldConfig, LakeConfig, StackConfig
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.failpoints import VARIABLE
 from cdc_lake.gold.run import run_gold
 from cdc_lake.runs.report import TableReport
@@ -42,13 +42,10 @@ class Shop:
             "CDC_LAKE__GOLD__MODELS": str(self.models),
             "CDC_LAKE__STACK__FOLDER": str(stack.folder),
         }
-        base = load_config(CHECKOUT / "conf" / "cdc-lake.yml")
-        self.config = base.model_copy(
-            update={
-                "lake": LakeConfig(root=str(root / "lake")),
-                "gold": GoldConfig(models=str(self.models), schemas=str(root / "schemas")),
-                "stack": base.stack.model_copy(update={"folder": str(stack.folder)}),
-            }
+        self.config = Config(
+            lake=LakeConfig(root=str(root / "lake")),
+            gold=GoldConfig(models=str(self.models), schemas=str(root / "schemas")),
+            stack=StackConfig(folder=str(stack.folder)),
         )
         self.silver = SilverWriter(spark, self.config, COLUMNS)
         self.place = SinkTopic(stack, self.topic, root / "schemas")

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from support.topics import SinkTopic
 
 from cdc_lake.columns import GONE
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.errors import ConfigError, IncompatibleSchemaError, InfrastructureError, UnsupportedError
 from cdc_lake.sinks.kafka import BATCH_HEADER
 

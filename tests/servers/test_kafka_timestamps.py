@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, KafkaConfig, LakeConfig, RegistryConfig, TableConfig
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.operations.replay import replay_quarantined
 from cdc_lake.tables.delta import DeltaLakeTable
 

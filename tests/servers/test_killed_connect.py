@@ -16,11 +16,11 @@ from cdc_lake.config import load_config
 from cdc_lake.demo import sample
 from cdc_lake.demo.comparer import compare
 from cdc_lake.demo.hard_changes import HardChanges
+from cdc_lake.demo.servers.connectors import postgres_connector_config, put_connector
+from cdc_lake.demo.servers.jvm_servers import Connect
+from cdc_lake.demo.servers.server import Site, choose_ports
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.demo.source import change
-from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
-from cdc_lake.embedded.jvm_servers import Connect
-from cdc_lake.embedded.server import Site, choose_ports
-from cdc_lake.embedded.stack import Stack
 from cdc_lake.silver.run import run_silver
 from cdc_lake.spark.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock
 from cdc_lake.spark.java import find_java

@@ -11,9 +11,9 @@ from confluent_kafka import Consumer, TopicPartition
 from psycopg.conninfo import make_conninfo
 
 from cdc_lake.demo import sample
-from cdc_lake.embedded.connectors import check_connector, postgres_connector_config, put_connector
-from cdc_lake.embedded.jvm_servers import MAX_RECORD_BYTES
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.connectors import check_connector, postgres_connector_config, put_connector
+from cdc_lake.demo.servers.jvm_servers import MAX_RECORD_BYTES
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.errors import InfrastructureError
 
 pytestmark = pytest.mark.core

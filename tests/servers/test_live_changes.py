@@ -19,8 +19,8 @@ from support.setting_groups import patched
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, LakeConfig, StackConfig, TableConfig
 from cdc_lake.demo import sample
-from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.connectors import postgres_connector_config, put_connector
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.operations.reconcile import run_reconcile
 from cdc_lake.runs.report import TableReport
 from cdc_lake.silver.run import run_silver

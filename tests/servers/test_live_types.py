@@ -32,8 +32,8 @@ from cdc_lake.decode.trees import fields, non_null
 from cdc_lake.decode.types import plain_type, type_mapping
 from cdc_lake.demo import sample
 from cdc_lake.demo.comparer import compare
-from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.connectors import postgres_connector_config, put_connector
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.operations.reconcile import run_reconcile
 from cdc_lake.reconcile.catalogue import NOT_SENT, read_tables
 from cdc_lake.silver.run import run_silver

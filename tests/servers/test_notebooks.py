@@ -8,7 +8,7 @@ import pytest
 from support.running_servers import running
 
 from cdc_lake.config import CHECKOUT
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.stack import Stack
 from notebooks.__main__ import execute
 
 NOTEBOOKS = sorted((CHECKOUT / "notebooks").glob("[!_]*.py"))
@@ -42,7 +42,7 @@ def test_every_picture_belongs_to_a_notebook() -> None:
 def test_notebook_runs_unchanged(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("cdc_lake.embedded.stack.Stack", running(stack))
+    monkeypatch.setattr("cdc_lake.demo.servers.stack.Stack", running(stack))
     names: dict[str, object] = {}
     for cell in jupytext.read(CHECKOUT / "notebooks" / "quarantine.py").cells:
         if cell.cell_type == "code":

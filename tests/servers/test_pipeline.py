@@ -24,9 +24,9 @@ from cdc_lake.config import Config, ReadConfig, load_config
 from cdc_lake.demo import sample, tap
 from cdc_lake.demo.comparer import compare
 from cdc_lake.demo.hard_changes import HardChanges
+from cdc_lake.demo.servers.connectors import postgres_connector_config, put_connector
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.demo.source import change
-from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
-from cdc_lake.embedded.stack import Stack
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.silver.run import run_silver
 from cdc_lake.tables.delta import DeltaLakeTable

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from cdc_lake.cli.app import app
 from cdc_lake.columns import SILVER_META
 from cdc_lake.config import Config, load_config
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.errors import InfrastructureError
 from cdc_lake.operations.reconcile import run_reconcile
 from cdc_lake.reconcile import catalogue, ranges

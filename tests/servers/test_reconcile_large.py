@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from cdc_lake.columns import SILVER_META
 from cdc_lake.config import load_config
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.runs.context import lake_of
 from cdc_lake.tables.progress import SilverProgress
 

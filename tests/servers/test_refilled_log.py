@@ -13,8 +13,8 @@ from support.one_server import started
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, KafkaConfig, LakeConfig
-from cdc_lake.embedded.jvm_servers import Kafka
-from cdc_lake.embedded.server import Site, choose_ports
+from cdc_lake.demo.servers.jvm_servers import Kafka
+from cdc_lake.demo.servers.server import Site, choose_ports
 from cdc_lake.runs.report import TableReport
 from cdc_lake.spark.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock
 from cdc_lake.spark.java import find_java

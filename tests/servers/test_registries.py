@@ -12,8 +12,8 @@ import pytest
 from support import wire
 from support.apicurio_server import ApicurioServer, register
 
-from cdc_lake.config import RegistryConfig, StackConfig
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.config import RegistryConfig
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.errors import ConfigError, IncompatibleSchemaError, InfrastructureError
 from cdc_lake.registries import open_registry, open_subjects
 from cdc_lake.registries.registry import RegisteredSchema, Registry
@@ -65,7 +65,7 @@ def address(request: pytest.FixtureRequest) -> str:
 
 
 def opened(kind: str, url: str) -> Registry:
-    return open_registry(RegistryConfig(type=kind, url=url, timeout_seconds=10, attempts=2), StackConfig())
+    return open_registry(RegistryConfig(type=kind, url=url, timeout_seconds=10, attempts=2))
 
 
 def person(address: str) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def test_versions_register_once_if_compatible(address: str, kind: str, path: str
         content = [{"name": name, "type": its_type, "default": None} for name, its_type in fields]
         return json.dumps({**TOWN, "fields": [*TOWN["fields"], *content]})
 
-    registry = open_subjects(RegistryConfig(type=kind, url=f"{address}{path}", attempts=2), StackConfig())
+    registry = open_subjects(RegistryConfig(type=kind, url=f"{address}{path}", attempts=2))
     subject = f"{uuid4().hex[:8]}-value"
     first, second, wrong = text(), text(("zip", ["null", "int"])), text(("zip", ["null", "string"]))
     assert (registry.versions(subject), registry.version(subject)) == ([], None)

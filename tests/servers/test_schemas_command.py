@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from cdc_lake.cli.app import app
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.errors import CdcLakeError, ConfigError, IncompatibleSchemaError, UnknownTableError
 
 MODEL = """-- name: things

@@ -15,10 +15,10 @@ import pytest
 
 from cdc_lake.demo import sample
 from cdc_lake.demo.comparer import compare
+from cdc_lake.demo.servers.connectors import postgres_connector_config, put_connector
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.demo.shop import Shop
 from cdc_lake.demo.source import changing
-from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
-from cdc_lake.embedded.stack import Stack
 
 NAME = "soak"
 SECONDS, EACH_SECONDS = 600, 10

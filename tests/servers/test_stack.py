@@ -16,8 +16,8 @@ import requests
 from psycopg.conninfo import make_conninfo
 
 from cdc_lake.config import endpoints_file
-from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.connectors import postgres_connector_config, put_connector
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.errors import InfrastructureError
 
 NAMES = {"postgres", "kafka", "registry", "connect"}
@@ -90,7 +90,7 @@ def test_failed_connector_reports_the_reason(stack: Stack) -> None:
 def start_elsewhere(stack: Stack, how: str = "", what_next: str = "") -> subprocess.Popen[str]:
     """Start the servers from another process, which then runs `what_next` and waits."""
     program = (
-        "import pathlib, sys, time\nfrom cdc_lake.embedded.stack import Stack\n"
+        "import pathlib, sys, time\nfrom cdc_lake.demo.servers.stack import Stack\n"
         f"stack = Stack(pathlib.Path(sys.argv[1]))\nstack.start(detach=False{how})\n"
         f"{what_next}\nprint('up', flush=True)\ntime.sleep(600)\n"
     )

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, KafkaConfig, LakeConfig, RegistryConfig, StartPosition, TableConfig
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.operations.seek import offset_changes, seek
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.tables.delta import DeltaLakeTable

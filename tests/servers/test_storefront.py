@@ -17,7 +17,7 @@ from support.setting_groups import patched
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import load_config
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.silver.run import run_silver
 
 PARTITIONS = 3

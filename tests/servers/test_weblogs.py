@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import load_config
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.runs.report import TableReport
 from cdc_lake.silver.run import run_silver
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import requests
 
-from cdc_lake.config import RegistryConfig, StackConfig
-from cdc_lake.embedded.jvm_servers import Apicurio
-from cdc_lake.embedded.server import Site, choose_ports
+from cdc_lake.config import RegistryConfig
+from cdc_lake.demo.servers.jvm_servers import Apicurio
+from cdc_lake.demo.servers.server import Site, choose_ports
 from cdc_lake.registries import open_registry
 from cdc_lake.registries.registry import RegisteredSchema
 from cdc_lake.spark.jars import EMBEDDED_PROFILE, Jar, cache_folder, lock_file, read_lock
@@ -85,7 +85,7 @@ class ApicurioRegistry:
     def __init__(self, server: ApicurioServer) -> None:
         self._server = server
         url = server.address
-        self._registry = open_registry(RegistryConfig(type="apicurio", url=url, timeout_seconds=10), StackConfig())
+        self._registry = open_registry(RegistryConfig(type="apicurio", url=url, timeout_seconds=10))
         self.name, self.namespaces = self._registry.name, self._registry.namespaces
 
     def schema(self, kind: str, schema_id: str) -> RegisteredSchema | None:

@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
-from cdc_lake.embedded.jvm_servers import Kafka
-from cdc_lake.embedded.server import Site, choose_ports
+from cdc_lake.demo.servers.jvm_servers import Kafka
+from cdc_lake.demo.servers.server import Site, choose_ports
 from cdc_lake.spark.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock
 from cdc_lake.spark.java import find_java
 from support.one_server import started

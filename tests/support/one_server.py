@@ -3,7 +3,7 @@
 import subprocess
 import time
 
-from cdc_lake.embedded.server import Server
+from cdc_lake.demo.servers.server import Server
 
 _START_SECONDS = 120
 

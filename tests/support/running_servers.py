@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.stack import Stack
 
 
 def running(stack: Stack) -> type[Stack]:

@@ -96,7 +96,7 @@ class FakeSink:
 
     def __init__(self, servers: str, config: Config, root: Path, *, flush: int = 4) -> None:
         self._consumer = Consumer({"bootstrap.servers": servers, "group.id": "a sink", "enable.auto.commit": False})
-        self._registry = open_registry(config.registry, config.stack)
+        self._registry = open_registry(config.registry)
         self._root = root
         self._flush = flush
         self._next: dict[tuple[str, int], int] = {}

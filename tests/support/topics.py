@@ -11,9 +11,9 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from cdc_lake.config import RegistryConfig, StackConfig
+from cdc_lake.config import RegistryConfig
 from cdc_lake.config.gold_models import TopicSink
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.registries import open_subjects
 from cdc_lake.sinks.kafka import KafkaSink
 
@@ -35,7 +35,7 @@ class SinkTopic:
         path = "/apis/ccompat/v7" if kind == "ccompat" else ""
         url = more.pop("url", f"{self.stack.endpoints['registry']}{path}")
         kafka = more.pop("kafka", self.stack.endpoints["kafka"])
-        subjects = open_subjects(RegistryConfig(type=kind, url=url, attempts=1), StackConfig())
+        subjects = open_subjects(RegistryConfig(type=kind, url=url, attempts=1))
         return KafkaSink(TopicSink(topic=self.topic, **more), kafka, 3, subjects, self.schema_folder)
 
     def records(self) -> list[Message]:

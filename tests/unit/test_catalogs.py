@@ -30,7 +30,7 @@ from cdc_lake.catalogs.catalog import (
     names_of,
     plain_location,
 )
-from cdc_lake.config import CatalogConfig, StackConfig, endpoints_file, metastore_address
+from cdc_lake.config import CatalogConfig, Config, StackConfig, endpoints_file
 from cdc_lake.decode.schema_texts import column_comments
 from cdc_lake.errors import ConfigError, ForeignEntryError
 
@@ -119,15 +119,16 @@ def test_default_names_distinguish_schemas() -> None:
     ("addresses", "todo"), [(None, "cdc-lake stack up"), ({"kafka": "127.0.0.1:1"}, "cdc-lake stack up --metastore")]
 )
 def test_missing_embedded_metastore_names_the_fix(tmp_path: Path, addresses: dict[str, str] | None, todo: str) -> None:
-    catalog, stack = settings(type="hive", uri="embedded"), StackConfig(folder=str(tmp_path))
+    stack = StackConfig(folder=str(tmp_path))
+    catalog = Config(catalog=settings(type="hive", uri="embedded"), stack=stack).catalog
     if addresses is not None:
         endpoints_file(tmp_path).write_text(json.dumps(addresses))
 
     with pytest.raises(ConfigError, match=todo):
-        metastore_address(catalog, stack)
+        _ = catalog.address
     endpoints_file(tmp_path).write_text(json.dumps({"metastore": "thrift://127.0.0.1:9083"}))
-    assert metastore_address(catalog, stack) == "thrift://127.0.0.1:9083"
-    assert metastore_address(settings(type="hive"), stack) is None
+    assert catalog.address == "thrift://127.0.0.1:9083"
+    assert settings(type="hive").address is None
 
 
 def test_delta_table_is_listed_with_all_or_one_generic_column() -> None:

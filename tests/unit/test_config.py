@@ -11,19 +11,18 @@ from cdc_lake.config import (
     BearerAuth,
     Config,
     DeletesConfig,
+    KafkaConfig,
     KeyConfig,
     QualityConfig,
     ReadConfig,
     RegistryAuth,
+    StackConfig,
     StorageConfig,
     TableConfig,
     TlsConfig,
     ValueConfig,
     config_path,
-    database_url,
-    kafka_address,
     load_config,
-    registry_address,
     secret,
 )
 from cdc_lake.config.base import Model
@@ -351,9 +350,9 @@ def test_embedded_address_without_a_stack_names_stack_up(tmp_path: Path) -> None
     config = load_config(written(tmp_path, "stack: {folder: nothing}"))
 
     with pytest.raises(ConfigError, match=r"kafka: embedded: .*stack up"):
-        kafka_address(config.kafka, config.stack)
+        _ = config.kafka.address
     with pytest.raises(ConfigError, match=r"registry: embedded: .*stack up"):
-        registry_address(config.registry, config.stack)
+        _ = config.registry.address
 
 
 def test_embedded_address_is_read_from_the_stack(tmp_path: Path) -> None:
@@ -362,10 +361,22 @@ def test_embedded_address_is_read_from_the_stack(tmp_path: Path) -> None:
     (tmp_path / "stack" / "endpoints.json").write_text(json.dumps(addresses))
     config = load_config(written(tmp_path, "stack: {folder: stack}"))
 
-    assert kafka_address(config.kafka, config.stack) == "127.0.0.1:9"
-    assert registry_address(config.registry, config.stack) == "http://127.0.0.1:8"
+    assert config.kafka.address == "127.0.0.1:9"
+    assert config.registry.address == "http://127.0.0.1:8"
     by_ccompat = load_config(written(tmp_path, "stack: {folder: stack}\nregistry: {type: ccompat}"))
-    assert registry_address(by_ccompat.registry, by_ccompat.stack) == "http://127.0.0.1:8/apis/ccompat/v7"
+    assert by_ccompat.registry.address == "http://127.0.0.1:8/apis/ccompat/v7"
+    (tmp_path / "stack" / "endpoints.json").write_text('{"kafka": "127.0.0.1:7"}')
+    assert config.kafka.address == "127.0.0.1:7"
+
+
+def test_each_config_resolves_embedded_in_its_own_stack(tmp_path: Path) -> None:
+    kafka, configs = KafkaConfig(), []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "endpoints.json").write_text(json.dumps({"kafka": f"{name}:9092"}))
+        configs.append(Config(kafka=kafka, stack=StackConfig(folder=str(tmp_path / name))))
+
+    assert [config.kafka.address for config in configs] == ["one:9092", "two:9092"]
 
 
 def test_relative_paths_start_at_the_folder_of_the_file(tmp_path: Path) -> None:
@@ -460,13 +471,10 @@ def test_source_database_is_configured_by_prefix_or_embedded(tmp_path: Path, mon
         written(tmp_path, "databases: {shop: {url: env:SHOP_URL}, till: {url: 'file:address'}}\nstack: {folder: stack}")
     )
 
-    assert database_url(config.databases, config.stack, "shop").get_secret_value() == address
-    assert database_url(config.databases, config.stack, "till").get_secret_value() == address
-    assert (
-        database_url(config.databases, config.stack, "pagila").get_secret_value()
-        == "postgresql://postgres@127.0.0.1:1/pagila"
-    )
-    assert "secret" not in repr(database_url(config.databases, config.stack, "shop"))
+    assert config.database_url("shop").get_secret_value() == address
+    assert config.database_url("till").get_secret_value() == address
+    assert config.database_url("pagila").get_secret_value() == "postgresql://postgres@127.0.0.1:1/pagila"
+    assert "secret" not in repr(config.database_url("shop"))
 
 
 def test_non_postgres_address_is_refused_without_showing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -474,7 +482,7 @@ def test_non_postgres_address_is_refused_without_showing_it(tmp_path: Path, monk
     config = load_config(written(tmp_path, "databases: {shop: {url: env:SHOP_URL}}"))
 
     with pytest.raises(ConfigError, match=r"databases\.shop\.url: only Postgres databases can be compared") as caught:
-        database_url(config.databases, config.stack, "shop")
+        config.database_url("shop")
 
     assert "secret" not in str(caught.value)
     assert caught.value.exit_code == 2

@@ -11,7 +11,7 @@ import pytest
 
 from cdc_lake.config import CHECKOUT
 from cdc_lake.demo.jobs import ContinuousJob, Jobs, Platform
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.errors import CdcLakeError
 
 pytestmark = pytest.mark.core

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc_lake.embedded import postgres
-from cdc_lake.embedded.postgres import Postgres
-from cdc_lake.embedded.server import PORTS, Site
+from cdc_lake.demo.servers import postgres
+from cdc_lake.demo.servers.postgres import Postgres
+from cdc_lake.demo.servers.server import PORTS, Site
 
 pytestmark = pytest.mark.core
 

@@ -11,7 +11,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from cdc_lake.catalogs import open_catalog
 from cdc_lake.catalogs.catalog import Entry, differences
 from cdc_lake.catalogs.glue import GlueCatalog
-from cdc_lake.config import CatalogConfig, StackConfig
+from cdc_lake.config import CatalogConfig
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, InstallationError
 
 pytestmark = [pytest.mark.core, pytest.mark.usefixtures("aws_of_nobody")]
@@ -195,4 +195,4 @@ def test_glue_error_codes_map_to_error_classes(aws: str, code: str, wanted: type
 
 def test_missing_boto3_names_the_extra(without_boto3: None) -> None:
     with pytest.raises(InstallationError, match=r"cdc-lake\[aws\]"):
-        open_catalog(CatalogConfig(type="glue"), StackConfig(), None)  # type: ignore[arg-type]
+        open_catalog(CatalogConfig(type="glue"), None)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import pytest
 from moto import mock_aws
 from support.registry_server import FakeServer
 
-from cdc_lake.config import RegistryConfig, StackConfig
+from cdc_lake.config import RegistryConfig
 from cdc_lake.errors import ConfigError, InfrastructureError, InstallationError
 from cdc_lake.registries import open_registry
 from cdc_lake.registries.glue import GlueRegistry
@@ -102,4 +102,4 @@ def test_missing_credentials_or_region_are_config_errors(server: FakeServer, mon
 
 def test_missing_boto3_names_the_extra(without_boto3: None) -> None:
     with pytest.raises(InstallationError, match=r"registry\.type: glue: boto3 is not installed; .*cdc-lake\[aws\]"):
-        open_registry(RegistryConfig(type="glue"), StackConfig())
+        open_registry(RegistryConfig(type="glue"))

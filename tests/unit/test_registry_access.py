@@ -58,7 +58,7 @@ def settings(folder: Path, kind: str, url: str, more: str = "") -> Config:
 
 def opened(folder: Path, kind: str, url: str, more: str = "") -> Registry:
     config = settings(folder, kind, url, more)
-    return open_registry(config.registry, config.stack)
+    return open_registry(config.registry)
 
 
 def first(registry: Registry) -> RegisteredSchema | None:
@@ -406,7 +406,7 @@ def test_secrets_are_in_no_repr_error_or_log(
     said = [repr(config), config.model_dump_json()]
 
     try:
-        registry = open_registry(config.registry, config.stack)
+        registry = open_registry(config.registry)
         said += [repr(registry), repr(vars(registry))]
         registry.check()
     except CdcLakeError as error:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.registry_server import FakeServer, a_record
 
-from cdc_lake.config import RegistryConfig, StackConfig
+from cdc_lake.config import RegistryConfig
 from cdc_lake.errors import ConfigError, IncompatibleSchemaError, InfrastructureError, UnsupportedError
 from cdc_lake.registries import open_subjects
 from cdc_lake.registries.subjects import Subjects, check_compatible, register_compatible
@@ -22,7 +22,7 @@ def subjects(server: FakeServer, **more: Any) -> Subjects:
     server.answer("/schemas/types", (200, ["AVRO"]))
     server.answer("/apis/registry/v3/search/artifacts?limit=1", (200, {"artifacts": []}))
     settings = RegistryConfig(type=more.pop("type", "confluent"), url=server.url, timeout_seconds=5, attempts=1, **more)
-    return open_subjects(settings, StackConfig())
+    return open_subjects(settings)
 
 
 def version(text: str, number: int = 1, schema_id: int = 7) -> tuple[int, dict[str, Any]]:
@@ -103,4 +103,4 @@ def test_key_keeps_the_oldest_id_of_its_layout(server: FakeServer) -> None:
 
 def test_registering_in_glue_is_unsupported() -> None:
     with pytest.raises(UnsupportedError, match="cannot register schemas in Glue"):
-        open_subjects(RegistryConfig(type="glue", region="eu-central-1"), StackConfig())
+        open_subjects(RegistryConfig(type="glue", region="eu-central-1"))

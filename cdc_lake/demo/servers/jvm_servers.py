@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from cdc_lake.embedded.server import HOST, Server, answers, properties
+from cdc_lake.demo.servers.server import HOST, Server, answers, properties
 from cdc_lake.spark.conf import spark_home
 
 MAX_RECORD_BYTES = 32 << 20

@@ -1,4 +1,4 @@
-"""The process that owns the servers of one stack: `python -m cdc_lake.embedded.keeper <folder> [metastore]`.
+"""The process that owns the servers of one stack: `python -m cdc_lake.demo.servers.keeper <folder> [metastore]`.
 
 The servers are its children and end with it, however it ends. It ends on SIGTERM, and when its standard input closes
 because the process that started it has ended. A byte on standard input detaches it from that process.
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cdc_lake.config import endpoints_file
-from cdc_lake.embedded.jvm_servers import Apicurio, Connect, Kafka, Metastore
-from cdc_lake.embedded.postgres import Postgres
-from cdc_lake.embedded.server import Server, Site, choose_ports, end_with_this_process, tail
-from cdc_lake.embedded.state import Failure, ServerRecord, ServerState, StackRecord, take_lock, write_json
+from cdc_lake.demo.servers.jvm_servers import Apicurio, Connect, Kafka, Metastore
+from cdc_lake.demo.servers.postgres import Postgres
+from cdc_lake.demo.servers.server import Server, Site, choose_ports, end_with_this_process, tail
+from cdc_lake.demo.servers.state import Failure, ServerRecord, ServerState, StackRecord, take_lock, write_json
 from cdc_lake.errors import CdcLakeError, InfrastructureError
 from cdc_lake.spark.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock
 from cdc_lake.spark.java import find_java

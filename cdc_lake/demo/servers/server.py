@@ -16,7 +16,7 @@ from typing import ClassVar, TypedDict
 
 import requests
 
-from cdc_lake.embedded.state import write_json
+from cdc_lake.demo.servers.state import write_json
 from cdc_lake.errors import InfrastructureError
 from cdc_lake.spark.jars import Jar, unpack
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 
 from cdc_lake.config import endpoints_file
-from cdc_lake.embedded.jvm_servers import Metastore
-from cdc_lake.embedded.keeper import ALREADY_RUNNING
-from cdc_lake.embedded.server import tail
-from cdc_lake.embedded.state import ServerRecord, ServerState, forget_record, is_kept, read_record
+from cdc_lake.demo.servers.jvm_servers import Metastore
+from cdc_lake.demo.servers.keeper import ALREADY_RUNNING
+from cdc_lake.demo.servers.server import tail
+from cdc_lake.demo.servers.state import ServerRecord, ServerState, forget_record, is_kept, read_record
 from cdc_lake.errors import InfrastructureError
 from cdc_lake.spark.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock, require
 from cdc_lake.spark.java import find_java
@@ -147,7 +147,7 @@ class Stack:
         leash, self._leash = os.pipe()
         with (self.folder / "logs" / "keeper.log").open("ab") as log:
             keeper = subprocess.Popen(
-                [sys.executable, "-m", "cdc_lake.embedded.keeper", str(self.folder), *more],
+                [sys.executable, "-m", "cdc_lake.demo.servers.keeper", str(self.folder), *more],
                 stdin=leash,
                 stdout=log,
                 stderr=log,
