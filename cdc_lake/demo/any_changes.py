@@ -7,7 +7,7 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from cdc_lake.reconcile.catalogue import Column, Table
+from cdc_lake.reconcile.postgres_catalog import Column, Table
 
 _KEYS_AT_MOST: Final = 2_000
 """Maximum number of rows per table that the workload changes."""

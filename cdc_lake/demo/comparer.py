@@ -116,7 +116,7 @@ class Column:
 
 
 # Domains are resolved to base types; the modifier, as in numeric(4,2), is the domain's.
-CATALOGUE = """
+CATALOG = """
 WITH RECURSIVE resolved AS (
     SELECT attnum, attname, atttypid AS type, atttypmod AS modifier
     FROM pg_attribute
@@ -138,11 +138,11 @@ the primary key.
 
 
 def columns_of(
-    catalogue: Iterable[Sequence[Any]], lake_name: Callable[[str], str] = str, *, is_hudi: bool = False
+    catalog: Iterable[Sequence[Any]], lake_name: Callable[[str], str] = str, *, is_hudi: bool = False
 ) -> list[Column]:
-    """The columns of a source table, from the rows of `CATALOGUE`."""
+    """The columns of a source table, from the rows of `CATALOG`."""
     columns = []
-    for name, type_name, is_array, modifier, place in catalogue:
+    for name, type_name, is_array, modifier, place in catalog:
         # Hudi's smallest integer type is int.
         rule = type_rule("int4" if is_hudi and type_name == "int2" else type_name, modifier)
         columns.append(Column(name, lake_name(name), array_rule(rule) if is_array else rule, place))
@@ -277,8 +277,8 @@ def compare(
     with psycopg.connect(dsn, options="-c timezone=UTC -c extra_float_digits=1") as source:
         source.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         source.read_only = True
-        catalogue = source.execute(CATALOGUE, {"table": name}).fetchall()
-        columns = columns_of(catalogue, lake_name, is_hudi=_is_hudi(lake_path))
+        catalog = source.execute(CATALOG, {"table": name}).fetchall()
+        columns = columns_of(catalog, lake_name, is_hudi=_is_hudi(lake_path))
         if not any(column.key_place is not None for column in columns):
             raise ValueError(f"{name}: it has no primary key, so rows cannot be matched")
         return compare_rows(columns, partial(_source_rows, source, name), lake_path, limit=limit, explain=explain)

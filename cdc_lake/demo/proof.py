@@ -14,7 +14,7 @@ from cdc_lake.demo.comparer import Comparison, compare, count_differences
 from cdc_lake.demo.result import DemoResult, GoldResult, TableResult
 from cdc_lake.demo.source import Source
 from cdc_lake.demo.tap import StreamStats, observe
-from cdc_lake.reconcile.catalogue import Table, in_the_lake
+from cdc_lake.reconcile.postgres_catalog import Table, in_the_lake
 
 
 def prove(

@@ -143,7 +143,7 @@ class Recording:
         snapshot: how many of them the snapshot sent.
         schemas: see `RecordedRegistry`.
         story_key: a film with a long story, which includes the replayed and the broken record.
-        catalogue: the table's columns, as `comparer.CATALOGUE` returns them.
+        catalog: the table's columns, as `comparer.CATALOG` returns them.
         rows: the table's rows at the end, each as a JSON array from Postgres with the columns that the comparer reads.
         gold: the rows of the model, each a JSON object that Postgres computed and wrote.
     """
@@ -152,7 +152,7 @@ class Recording:
     snapshot: int
     schemas: Mapping[str, str]
     story_key: int
-    catalogue: Sequence[Sequence[Any]]
+    catalog: Sequence[Sequence[Any]]
     rows: Sequence[str]
     gold: Sequence[str]
 
@@ -171,8 +171,8 @@ def read_recording() -> Recording:
         )
         for record in content["records"]
     ]
-    names = ("snapshot", "schemas", "story_key", "catalogue", "rows", "gold")
-    return Recording(records, **{name: content[name] for name in names})
+    names = ("snapshot", "schemas", "story_key", "rows", "gold")
+    return Recording(records, catalog=content["catalogue"], **{name: content[name] for name in names})
 
 
 @dataclass
@@ -306,7 +306,7 @@ def prove(recording: Recording, lake: Path, result: RecordedResult) -> str:
 
     It reads the lake with delta-rs. What it expects are the recorded bytes, and what Postgres wrote.
     """
-    columns = columns_of(recording.catalogue)
+    columns = columns_of(recording.catalog)
     bronze = DeltaTable(str(lake.joinpath("bronze", *TOPIC.split(".")))).to_pyarrow_table()
     landed = zip(*(bronze[name].to_pylist() for name in ("partition", "offset", "raw_key", "raw_value")), strict=True)
     silver = str(lake.joinpath("silver", *TOPIC.split(".")))
@@ -338,7 +338,7 @@ def _of_postgres(text: str) -> Any:
 def _source_rows(recording: Recording, table: Sequence[Column], columns: Sequence[Column]) -> Iterator[Row]:
     """The recorded values of some columns of the table, in the form that `compare_rows` takes."""
     places = [table.index(column) for column in columns]
-    is_binary = [recording.catalogue[place][1] == "bytea" for place in places]
+    is_binary = [recording.catalog[place][1] == "bytea" for place in places]
     for row in map(_of_postgres, recording.rows):
         yield frozen(
             bytes.fromhex(cell.removeprefix("\\x")) if binary and cell is not None else cell

@@ -22,7 +22,7 @@ from cdc_lake.demo.any_changes import AnyChanges
 from cdc_lake.demo.dump import load_dump
 from cdc_lake.demo.shop import ENOUGH, Shop
 from cdc_lake.errors import ConfigError
-from cdc_lake.reconcile.catalogue import Table, read_tables
+from cdc_lake.reconcile.postgres_catalog import Table, read_tables
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from pyspark.sql.types import StructField, StructType
 from cdc_lake.columns import SILVER_META
 from cdc_lake.errors import UnsupportedError
 from cdc_lake.reconcile.canonical import Key, Rule, rule, split_texts
-from cdc_lake.reconcile.catalogue import Column, Table, is_of_other_calendar, loss_of_key
+from cdc_lake.reconcile.postgres_catalog import Column, Table, is_of_other_calendar, loss_of_key
 
 SilverColumns = Callable[[str], Sequence[str]]
 """Source column, by its name in the lake -> its columns in silver: several with variant columns, none if it is excluded
@@ -17,7 +17,7 @@ or has not arrived yet."""
 
 
 class Cell(NamedTuple):
-    """A value that differs in silver; see `catalogue.Difference`."""
+    """A value that differs in silver; see `postgres_catalog.Difference`."""
 
     column: str
     source: object

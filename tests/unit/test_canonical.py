@@ -20,8 +20,8 @@ from pyspark.sql.types import (
 
 from cdc_lake.errors import UnsupportedError
 from cdc_lake.reconcile.canonical import rule, split_texts
-from cdc_lake.reconcile.catalogue import NOT_SENT, Column, Table
 from cdc_lake.reconcile.columns import shared_columns
+from cdc_lake.reconcile.postgres_catalog import NOT_SENT, Column, Table
 from cdc_lake.reconcile.rows import NEVER_THERE, Difference, Differences, TextRow
 
 pytestmark = pytest.mark.core
