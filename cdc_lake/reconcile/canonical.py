@@ -32,7 +32,7 @@ class Rule:
     Attributes:
         source: Postgres SQL for the text of `{c}`.
         silver: Spark expression for the text of a column.
-        read: converts the text to the value for `Table.loss`.
+        read: converts the text to the value for `SourceTable.loss`.
     """
 
     source: str
@@ -176,7 +176,7 @@ _RULES = {
 """Rules by Postgres base type and Spark type in silver."""
 
 
-def rule(column: postgres_catalog.Column, stored: DataType) -> Rule | None:
+def rule(column: postgres_catalog.SourceColumn, stored: DataType) -> Rule | None:
     """The rule for a column; none if it cannot be compared.
 
     Args:

@@ -9,11 +9,11 @@ import pytest
 
 from cdc_lake.demo.comparer import Difference, Kind
 from cdc_lake.reconcile import postgres_catalog as catalog
-from cdc_lake.reconcile.postgres_catalog import Column, Table, in_the_lake
+from cdc_lake.reconcile.postgres_catalog import SourceColumn, SourceTable, in_the_lake
 
 pytestmark = pytest.mark.core
 
-PLAIN = Column(
+PLAIN = SourceColumn(
     *("a column", "text", "b"),
     is_array=False,
     is_nullable=True,
@@ -30,7 +30,7 @@ A_DATE_ARRAY = {"type": "date", "is_array": True}
 
 def loss(source: object, lake: object, found: Kind = "cell", **traits: Any) -> str | None:
     """The loss that explains a difference in a column with these properties."""
-    table = Table("public", "thing", (replace(PLAIN, **traits),))
+    table = SourceTable("public", "thing", (replace(PLAIN, **traits),))
     return table.loss(Difference(found, (1,), "a column", source, lake))
 
 
@@ -143,7 +143,7 @@ def test_missing_row_with_a_quarantined_key_is_known(traits: dict[str, Any], val
     columns = (replace(PLAIN, type="numeric", key_place=1), replace(PLAIN, key_place=0, **traits))
     found = Difference("missing", (value, Decimal(10_000_000)), None, (), None)
 
-    assert Table("public", "thing", columns).loss(found) == known
+    assert SourceTable("public", "thing", columns).loss(found) == known
 
 
 @pytest.mark.parametrize(
@@ -155,4 +155,4 @@ def test_column_names_follow_avro_rules(source: str, lake: str) -> None:
 
 
 def test_topic_names_follow_kafka_rules() -> None:
-    assert Table("Sky Survey", "Größe, 2.v-1", ()).topic("dump") == "dump.Sky_Survey.Gr__e__2.v-1"
+    assert SourceTable("Sky Survey", "Größe, 2.v-1", ()).topic("dump") == "dump.Sky_Survey.Gr__e__2.v-1"
