@@ -237,7 +237,7 @@ class _TopicPlanner:
         )
         rows = run.bronze.where((F.col("batch") > reached) & (F.col("status") == "ok"))
         batch = Batch(run, reached + 1, landed.commit, progress, rows)
-        after = None if progress is None or run.known is None else LayoutChange(run.known, (), progress.gone)
+        after = None if progress is None or run.known is None else LayoutChange(run.known, (), progress.retired)
         if reached < landed.commit:
             found.records = batch.counts.total
             found.what, found.why = _describe_merge(batch, is_compared)

@@ -47,8 +47,8 @@ def commit_batch(
     else:
         next_progress = progress.next(run.run_id, **consumed)
         is_at_end = last == bronze.landed.commit
-        if run.settings.merge.mode == "append" and (run.is_comparison or (progress.again and is_at_end)):
-            next_progress = next_progress.model_copy(update={"again": ahead(run, bronze.landed)})
+        if run.settings.merge.mode == "append" and (run.is_comparison or (progress.reread_to and is_at_end)):
+            next_progress = next_progress.model_copy(update={"reread_to": ahead(run, bronze.landed)})
     rows = _landed(run, first, last, progress, bronze).where(F.col("status") == "ok")
     with run.done.phase("read"):
         # Other rows are planned and read again by each action. With many rows, that costs less than caching them.

@@ -320,20 +320,20 @@ def test_changes_in_flight_are_equal_once_silver_has_them(
     stack: Stack, spark: SparkSession, tmp_path: Path, dsn: str
 ) -> None:
     held = {"id": "int", "note": "string", "gone": "string", "price": "string", "price__int": "int"}
-    beside = {"price__int": "price"}
+    variants = {"price__int": "price"}
     lake = Lake(spark, tmp_path, stack, schema={"rename": {"amount": "price"}})
     with psycopg.connect(dsn) as source:
         source.execute("CREATE TABLE late (id int PRIMARY KEY, note text, added int, amount int)")
         source.execute("INSERT INTO late VALUES (1, 'new', 0, 1), (2, 'b', 0, 2), (3, 'never', 0, 3)")
     second = {"id": 2, "note": "b", "gone": "x", "price": "2"}
-    lake.put("late", held, ["id"], [{"id": 1, "note": "old", "price__int": 1}, second], beside=beside)
+    lake.put("late", held, ["id"], [{"id": 1, "note": "old", "price__int": 1}, second], variants=variants)
 
     class SilverGoesOn(TableScheduler):
         """Silver merges one of the two changes during the wait."""
 
         def wait(self, seconds: float) -> bool:
             first = {"id": 1, "note": "new", "price__int": 1}
-            lake.put("late", held, ["id"], [first, second], commit=2, beside=beside)
+            lake.put("late", held, ["id"], [first, second], commit=2, variants=variants)
             return False
 
     done = lake.reconciled("late", wait_seconds=0.001, scheduler=SilverGoesOn(spark=spark))
