@@ -77,7 +77,7 @@ class ModelRun:
 
 @dataclass(frozen=True)
 class RefreshInputs:
-    """The inputs of a model's table, and its current sources.
+    """What a refresh of a model's table needs: the table, its progress, and its current sources.
 
     Attributes:
         before: progress of the table's newest commit; none if there is no table yet.
