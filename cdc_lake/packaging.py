@@ -69,7 +69,7 @@ class Artifact(BaseModel):
     on: tuple[Place, ...]
 
 
-class Plan(BaseModel):
+class UploadPlan(BaseModel):
     """A package's files: the content of its `upload.json`.
 
     Attributes:
@@ -95,7 +95,7 @@ class Plan(BaseModel):
 
 def build(
     into: Path, profile: str, *, arch: Arch = "x86_64", s3a: bool = False, progress: Callable[[str], None]
-) -> Plan:
+) -> UploadPlan:
     """Build a package from this checkout; it replaces an existing one.
 
     Args:
@@ -136,7 +136,7 @@ def build(
         (made / "jars.lock").write_text(lines, encoding="utf-8")
         _copy(CHECKOUT / "cdc_lake" / _BOOTSTRAP, made / _BOOTSTRAP)
         _zip(made / "conf", made / "conf.zip")
-        plan = Plan(
+        plan = UploadPlan(
             version=wheel.name.split("-")[1],
             profile=profile,
             spark=spark,

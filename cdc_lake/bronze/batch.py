@@ -71,7 +71,7 @@ def land_next(topic: TopicRun) -> bool:
         done.lag_before = lag_by_partition(topic.log, position)
         done.version_before = topic.table.version() if progress else None
         done.consumed_from = {str(p): offset for p, offset in position.items()}
-    spans = batch_spans(topic.log, position, before.again, _rows_of_batch(topic, before))
+    spans = batch_spans(topic.log, position, before.reread_to, _rows_of_batch(topic, before))
     if not spans and (progress is None or before.gaps):
         # An empty topic gets a table, so that silver finds one; and an accepted loss is recorded once.
         spans = {p: Span(offset, offset) for p, offset in position.items()}
@@ -120,9 +120,9 @@ class _Batch:
         return list(self.before.offsets).index(self.topic.log.id)
 
     @property
-    def is_again(self) -> bool:
+    def is_reread(self) -> bool:
         """Whether the records are read again, after a `seek` back."""
-        return any(span.start < self.before.again.get(partition, 0) for partition, span in self.spans.items())
+        return any(span.start < self.before.reread_to.get(partition, 0) for partition, span in self.spans.items())
 
     @property
     def is_little(self) -> bool:
@@ -135,7 +135,7 @@ class _Batch:
 
         Tombstones depend on the record before them, and a driver that holds the decoded records can count them.
         """
-        return self.before.are_ok and not (self.is_again or self.summary.tombstones or self.is_little)
+        return self.before.are_ok and not (self.is_reread or self.summary.tombstones or self.is_little)
 
     @property
     def there(self) -> DataFrame:
@@ -196,7 +196,7 @@ def _commit(
         # Not persisted: decoding twice is cheaper than caching the bytes again.
         rows, landed = _bronze_rows(batch, decided, cached, are_ok=are_ok)
     counts = {name: landed.counts[name] for name in ("ok", "quarantined", "control")}
-    if batch.is_again:
+    if batch.is_reread:
         counts["already_there"] = batch.there.count()
     counts |= {name: number for name, number in landed.counts.items() if name == "dropped"}
     check_totals(topic.log.name, total, **counts)
@@ -222,26 +222,26 @@ def _bronze_rows(
         cached: releases what is persisted.
         are_ok: take all records for ok, which are not read again and have no tombstones; the rows check it.
     """
-    topic, summary, is_again = batch.topic, batch.summary, batch.is_again
+    topic, summary, is_reread = batch.topic, batch.summary, batch.is_reread
     narrow = batch.records.withColumn("status", F.lit("ok")) if are_ok else decided
-    if is_again:
+    if is_reread:
         known = batch.there.select("partition", "offset", F.col("log_ts").alias(KNOWN_LOG_TS))
         narrow = decided.join(known, ["partition", "offset"], how="left")
         ends = records_around(topic.table, batch.generation, batch.spans)
     else:
         ends = last_records(topic.table, batch.before, batch.generation, summary.first_is_tombstone)
     order = log_order(narrow, ends, has_tombstones=bool(summary.tombstones))
-    if is_again or summary.tombstones:  # read twice
+    if is_reread or summary.tombstones:  # read twice
         cached.callback(order.persist().unpersist)
     landed = _summarize_rows(order)
     others = None
-    if is_again or landed.others:
-        number = landed.counts.total() if is_again else landed.others
-        others = order if is_again else order.where(~F.col("is_plain"))
+    if is_reread or landed.others:
+        number = landed.counts.total() if is_reread else landed.others
+        others = order if is_reread else order.where(~F.col("is_plain"))
         others = F.broadcast(others) if number <= _BROADCAST_ROWS else others
-    ordered = with_log_order(decided, ends, others, only=is_again)
+    ordered = with_log_order(decided, ends, others, only=is_reread)
     today = datetime.now(UTC).date()
-    rows = bronze_rows(ordered, batch=batch.number, generation=batch.generation, ingest_date=today, late=is_again)
+    rows = bronze_rows(ordered, batch=batch.number, generation=batch.generation, ingest_date=today, late=is_reread)
     status = F.col("status")
     if are_ok:
         rows = rows.withColumn("status", F.when(status == "ok", status).otherwise(F.raise_error(F.lit(_NOT_OK))))
@@ -268,7 +268,7 @@ def _scan_batch(topic: TopicRun, spans: Mapping[int, Span], before: BronzeProgre
     while summary.memory_bytes > topic.max_bytes:
         number = count_offsets(spans)
         fewer = max(number * topic.max_bytes // (2 * summary.memory_bytes), 1)
-        shorter = batch_spans(topic.log, before.offsets[topic.log.id], before.again, fewer)
+        shorter = batch_spans(topic.log, before.offsets[topic.log.id], before.reread_to, fewer)
         if shorter == spans:
             break
         records.unpersist()
@@ -358,7 +358,7 @@ def _next_progress(batch: _Batch, landed: _RowSummary, resolved: ResolvedSchemas
         bytes=before.bytes + summary.memory_bytes,
         gaps=before.gaps,
         sent=sent_after(topic.dead_letters, before, quarantined=landed.counts["quarantined"]),
-        again={partition: end for partition, end in before.again.items() if reached[partition] < end},
+        reread_to={partition: end for partition, end in before.reread_to.items() if reached[partition] < end},
         total_rows=_total_rows(batch, rows),
     )
 
@@ -368,7 +368,7 @@ def _total_rows(batch: _Batch, landed: int) -> int | None:
     before = batch.before.total_rows
     if before is None:
         return None
-    if batch.is_again:
+    if batch.is_reread:
         # Records that are read again may replace rows that another program deleted.
         return max(before, batch.topic.table.read().count() + landed)
     return before + landed

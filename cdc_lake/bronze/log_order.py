@@ -63,12 +63,12 @@ def log_order(records: DataFrame, before: Mapping[int, LastRecord], *, has_tombs
     """
     seed = _seed(before)
     in_partition = W.partitionBy("partition").orderBy("offset")
-    is_again = KNOWN_LOG_TS in records.columns
+    is_reread = KNOWN_LOG_TS in records.columns
     plain = _own_log_ts(seed)
-    own = F.coalesce(KNOWN_LOG_TS, plain) if is_again else plain
+    own = F.coalesce(KNOWN_LOG_TS, plain) if is_reread else plain
     log_ts = F.max(own).over(in_partition.rowsBetween(W.unboundedPreceding, W.currentRow))
     # Timestamps 10 12 11 14 give 10 12 12 14.
-    if is_again:
+    if is_reread:
         # A record that bronze lacked lies between records whose `log_ts` stays. Known 12, new 25, known 20: the new
         # one gets 20. `least` ignores the bounds that are null.
         behind = F.min(KNOWN_LOG_TS).over(in_partition.rowsBetween(W.currentRow, W.unboundedFollowing))
@@ -93,9 +93,9 @@ def log_order(records: DataFrame, before: Mapping[int, LastRecord], *, has_tombs
         followed.alias("followed"),
         F.coalesce(followed, F.col("status")).alias("status"),
         ((log_ts == plain) & tombstone_of.isNull() & followed.isNull()).alias("is_plain"),
-        *([F.col(KNOWN_LOG_TS)] if is_again else []),
+        *([F.col(KNOWN_LOG_TS)] if is_reread else []),
     )
-    return found.where(F.col(KNOWN_LOG_TS).isNull()).drop(KNOWN_LOG_TS) if is_again else found
+    return found.where(F.col(KNOWN_LOG_TS).isNull()).drop(KNOWN_LOG_TS) if is_reread else found
 
 
 def by_partition(values: Mapping[int, Column]) -> Column:

@@ -61,7 +61,7 @@ def describe_loss(log: TopicLog, gap: Gap, position: Mapping[int, int]) -> str:
 
 
 def batch_spans(
-    log: TopicLog, position: Mapping[int, int], again: Mapping[int, int], max_rows: int
+    log: TopicLog, position: Mapping[int, int], reread_to: Mapping[int, int], max_rows: int
 ) -> Mapping[int, Span]:
     """The next ranges, in total at most `max_rows` offsets, divided evenly; empty if everything is read. With fewer
     offsets than partitions, later batches read the others.
@@ -70,10 +70,10 @@ def batch_spans(
     a range extends at least to the next of them.
     """
     left = unread(log, position)
-    again_spans = {
-        p: Span(span.start, min(span.end, again[p])) for p, span in left.items() if span.start < again.get(p, 0)
+    reread_spans = {
+        p: Span(span.start, min(span.end, reread_to[p])) for p, span in left.items() if span.start < reread_to.get(p, 0)
     }
-    left = dict(islice((again_spans or left).items(), max_rows))
+    left = dict(islice((reread_spans or left).items(), max_rows))
     share = max_rows // len(left) if left else 0
     return {p: Span(span.start, _end_of_batch(span, share, log.cuts.get(p, ()))) for p, span in left.items()}
 

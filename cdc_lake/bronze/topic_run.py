@@ -144,10 +144,10 @@ def starting_progress(
             "new snapshot with a signal (docs/how-to/backfill.md). A snapshot of the whole table also deletes rows "
             "that the source no longer has, if `deletes.missing_after_snapshot` is true"
         )
-    again = progress.again if list(offsets) == list(progress.offsets) else {}
+    reread_to = progress.reread_to if list(offsets) == list(progress.offsets) else {}
     reached = progress.offsets.get(log.id, {})
     last = {p: one for p, one in progress.last.items() if offsets[log.id].get(p) == reached.get(p, -1)}
-    return progress.model_copy(update={"offsets": offsets, "gaps": gaps, "again": again, "last": last})
+    return progress.model_copy(update={"offsets": offsets, "gaps": gaps, "reread_to": reread_to, "last": last})
 
 
 def rewritten_offsets(

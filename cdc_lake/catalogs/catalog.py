@@ -62,7 +62,7 @@ def names(name: str, kind: Kind) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Column:
+class HiveColumn:
     """A column with its Hive type."""
 
     name: str
@@ -77,8 +77,8 @@ class Listing:
     database: str
     name: str
     location: str
-    columns: tuple[Column, ...]
-    partition_by: tuple[Column, ...]
+    columns: tuple[HiveColumn, ...]
+    partition_by: tuple[HiveColumn, ...]
     parameters: Mapping[str, str]
     serde: Mapping[str, str]
     input_format: str
@@ -224,7 +224,7 @@ def _plain(text: str) -> str:
     return _NOT_IN_NAMES.sub("_", text.lower())
 
 
-_PLACEHOLDER_COLUMN = Column("col", "array<string>")
+_PLACEHOLDER_COLUMN = HiveColumn("col", "array<string>")
 
 
 def delta_listing(entry: Entry, *, with_columns: bool = True) -> Listing:
@@ -291,7 +291,7 @@ def _spark_schema(fields: list[StructField], partition_by: tuple[str, ...]) -> I
         yield from ((f"spark.sql.sources.schema.partCol.{n}", name) for n, name in enumerate(partition_by))
 
 
-def _column(field: StructField) -> Column:
+def _column(field: StructField) -> HiveColumn:
     # Hive's timestamp has no time zone. Other type names are the same as Spark's.
     kind = field.dataType.simpleString().replace("timestamp_ntz", "timestamp")
-    return Column(field.name.lower(), kind, field.metadata.get("comment", "")[:_MAX_COMMENT_LENGTH])
+    return HiveColumn(field.name.lower(), kind, field.metadata.get("comment", "")[:_MAX_COMMENT_LENGTH])

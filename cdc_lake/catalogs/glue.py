@@ -11,7 +11,7 @@ from botocore.config import Config as ClientConfig
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
 from cdc_lake.aws import rejects_credentials
-from cdc_lake.catalogs.catalog import Column, Entry, Listing, delta_listing, differences, hudi_listings
+from cdc_lake.catalogs.catalog import Entry, HiveColumn, Listing, delta_listing, differences, hudi_listings
 from cdc_lake.config import CatalogConfig
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 
@@ -179,7 +179,7 @@ def _storage(listing: Listing, location: str) -> dict[str, Any]:
     }
 
 
-def _columns(columns: Sequence[Column]) -> list[dict[str, str]]:
+def _columns(columns: Sequence[HiveColumn]) -> list[dict[str, str]]:
     return [
         {"Name": one.name, "Type": one.type, **({"Comment": one.comment} if one.comment else {})} for one in columns
     ]
@@ -212,5 +212,5 @@ def _listing(table: Mapping[str, Any]) -> Listing:
     )
 
 
-def _as_columns(found: Sequence[Mapping[str, str]]) -> tuple[Column, ...]:
-    return tuple(Column(one["Name"], one.get("Type", ""), one.get("Comment", "")) for one in found)
+def _as_columns(found: Sequence[Mapping[str, str]]) -> tuple[HiveColumn, ...]:
+    return tuple(HiveColumn(one["Name"], one.get("Type", ""), one.get("Comment", "")) for one in found)

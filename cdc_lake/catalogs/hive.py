@@ -11,7 +11,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
-from cdc_lake.catalogs.catalog import PATH, Column, Entry, Listing, delta_listing, differences, hudi_listings
+from cdc_lake.catalogs.catalog import PATH, Entry, HiveColumn, Listing, delta_listing, differences, hudi_listings
 from cdc_lake.config import CatalogConfig
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 
@@ -156,7 +156,7 @@ class HiveCatalog:
         table.setParameters(self._map({**dict(table.getParameters() or {}), **listing.parameters}))
         return table
 
-    def _columns(self, columns: Collection[Column]) -> Any:
+    def _columns(self, columns: Collection[HiveColumn]) -> Any:
         return self._list(self._api.FieldSchema(one.name, one.type, one.comment) for one in columns)
 
     def _list(self, values: Any) -> Any:
@@ -222,5 +222,5 @@ def _listing(table: Any) -> Listing:
     )
 
 
-def _as_columns(found: Any) -> tuple[Column, ...]:
-    return tuple(Column(one.getName(), one.getType(), one.getComment() or "") for one in found)
+def _as_columns(found: Any) -> tuple[HiveColumn, ...]:
+    return tuple(HiveColumn(one.getName(), one.getType(), one.getComment() or "") for one in found)

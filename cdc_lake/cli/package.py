@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from cdc_lake.cli.output import Output, answer, print_rows, say
-from cdc_lake.packaging import PLAN, Arch, Plan, build
+from cdc_lake.packaging import PLAN, Arch, UploadPlan, build
 from cdc_lake.spark.versions import profile_name
 
 
@@ -33,7 +33,7 @@ def package(
             answer(f"aws s3 cp {folder / file.path} {to}/{file.path}")
 
 
-def _print_package(folder: Path, plan: Plan) -> None:
+def _print_package(folder: Path, plan: UploadPlan) -> None:
     rows = ((file.path, f"{file.size:,}", file.sha256[:12], ", ".join(file.on)) for file in plan.files)
     print_rows(Output(), ("file", ">bytes", "sha256", "needed on"), rows)
     total = sum(file.size for file in plan.files)

@@ -16,7 +16,7 @@ from cdc_lake.config import Config, load_config
 from cdc_lake.runs.report import Report
 
 if TYPE_CHECKING:
-    from cdc_lake.operations.quarantine import Listing, Selection
+    from cdc_lake.operations.quarantine import QuarantineListing, Selection
     from cdc_lake.operations.quarantine_show import KeyOrValue, QuarantinedRecord, SchemaAttempt
     from cdc_lake.runs.scheduler import TableScheduler
 
@@ -125,7 +125,7 @@ def drop(
     run_steps([work], config, RunOptions(as_json=as_json))
 
 
-def _print_listing(found: "Listing", console: Console) -> None:
+def _print_listing(found: "QuarantineListing", console: Console) -> None:
     for name, groups in groupby(found.groups, lambda one: one.table):
         rows = list[Sequence[object]]()
         for one in groups:

@@ -12,7 +12,7 @@ from cdc_lake.errors import ConfigError, DamagedFileError, UnknownTableError
 
 if TYPE_CHECKING:
     from cdc_lake.gold.topic_schemas import SubjectSchema
-    from cdc_lake.registries.subjects import Level, Subjects, Version
+    from cdc_lake.registries.subjects import Level, Subjects, SubjectVersion
 
 app = typer.Typer(help="Compare, register and restore schemas.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -156,5 +156,5 @@ def _level(name: str | None) -> "Level | None":
     raise ConfigError("--level", f"`{name}` is not a compatibility level", f"set one of {known}")
 
 
-def _version_row(subject: str, version: "Version") -> dict[str, Any]:
+def _version_row(subject: str, version: "SubjectVersion") -> dict[str, Any]:
     return {"subject": subject, "version": version.number, "kind": version.kind, "id": version.id}

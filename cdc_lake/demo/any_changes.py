@@ -7,7 +7,7 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from cdc_lake.reconcile.catalogue import Column, Table
+from cdc_lake.reconcile.postgres_catalog import SourceColumn, SourceTable
 
 _KEYS_AT_MOST: Final = 2_000
 """Maximum number of rows per table that the workload changes."""
@@ -26,7 +26,7 @@ class AnyChanges:
         random: determines all changes.
     """
 
-    def __init__(self, tables: Sequence[Table], source: psycopg.Connection, random: Random) -> None:
+    def __init__(self, tables: Sequence[SourceTable], source: psycopg.Connection, random: Random) -> None:
         self.source = source
         self.random = random
         self.players = [player for table in tables if (player := _Player(source, table, random)).keys]
@@ -60,7 +60,7 @@ class AnyChanges:
 class _Player:
     """Changes one table. Keys are texts, which Postgres converts to the columns' types."""
 
-    def __init__(self, source: psycopg.Connection, table: Table, random: Random) -> None:
+    def __init__(self, source: psycopg.Connection, table: SourceTable, random: Random) -> None:
         self.source = source
         self.table = table
         self.random = random
@@ -147,7 +147,7 @@ class _Player:
         assignments = ", ".join(f"{_quoted(column)} = {self._other(column)}" for column in columns)
         self._run(f"UPDATE {self.name} SET {assignments} WHERE {self._is_key}", *key)
 
-    def _other(self, column: Column) -> str:
+    def _other(self, column: SourceColumn) -> str:
         """An SQL expression for another value of a column: null, a modified one, or that of another row."""
         dice = self.random.random()
         if column.is_nullable and dice < 0.15:
@@ -158,7 +158,7 @@ class _Player:
         same = " AND ".join(f"{_quoted(key)} = {sql.quote(part).replace('%', '%%')}" for key, part in parts)
         return f"(SELECT {_quoted(column)} FROM {self.name} WHERE {same})"
 
-    def _new(self, column: Column) -> str:
+    def _new(self, column: SourceColumn) -> str:
         """An SQL expression for a value that no row has yet; for a reference, for one that probably exists."""
         self.made += 1
         if column.is_reference:
@@ -175,7 +175,7 @@ class _Player:
         return self.source.execute(f"{statement} RETURNING {returning}".encode(), values).fetchone()
 
 
-def _quoted(column: Column) -> str:
+def _quoted(column: SourceColumn) -> str:
     return sql.Identifier(column.name).as_string().replace("%", "%%")
 
 

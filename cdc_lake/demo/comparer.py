@@ -106,7 +106,7 @@ class _Findings:
 
 
 @dataclass(frozen=True)
-class Column:
+class ComparedColumn:
     """A column of the source table; `key_place` is its position in the primary key, from 1, or none."""
 
     name: str
@@ -116,7 +116,7 @@ class Column:
 
 
 # Domains are resolved to base types; the modifier, as in numeric(4,2), is the domain's.
-CATALOGUE = """
+CATALOG = """
 WITH RECURSIVE resolved AS (
     SELECT attnum, attname, atttypid AS type, atttypmod AS modifier
     FROM pg_attribute
@@ -138,22 +138,22 @@ the primary key.
 
 
 def columns_of(
-    catalogue: Iterable[Sequence[Any]], lake_name: Callable[[str], str] = str, *, is_hudi: bool = False
-) -> list[Column]:
-    """The columns of a source table, from the rows of `CATALOGUE`."""
+    catalog: Iterable[Sequence[Any]], lake_name: Callable[[str], str] = str, *, is_hudi: bool = False
+) -> list[ComparedColumn]:
+    """The columns of a source table, from the rows of `CATALOG`."""
     columns = []
-    for name, type_name, is_array, modifier, place in catalogue:
+    for name, type_name, is_array, modifier, place in catalog:
         # Hudi's smallest integer type is int.
         rule = type_rule("int4" if is_hudi and type_name == "int2" else type_name, modifier)
-        columns.append(Column(name, lake_name(name), array_rule(rule) if is_array else rule, place))
+        columns.append(ComparedColumn(name, lake_name(name), array_rule(rule) if is_array else rule, place))
     return columns
 
 
-def _comparable(columns: Sequence[Column], lake: pa.Schema, findings: _Findings) -> list[Column]:
+def _comparable(columns: Sequence[ComparedColumn], lake: pa.Schema, findings: _Findings) -> list[ComparedColumn]:
     """The columns that both sides have with the expected type; others are differences."""
     types = dict(zip(lake.names, lake.types, strict=True))
     comparable = []
-    for column in (*columns, Column(DELETED, DELETED, BOOLEAN, None)):
+    for column in (*columns, ComparedColumn(DELETED, DELETED, BOOLEAN, None)):
         found = types.pop(column.lake_name, None)
         if found is not None and column.rule.accepts(found):
             comparable.append(column)
@@ -165,7 +165,7 @@ def _comparable(columns: Sequence[Column], lake: pa.Schema, findings: _Findings)
     return [column for column in comparable if column.name != DELETED]
 
 
-def _source_rows(source: "psycopg.Connection", table: str, columns: Sequence[Column]) -> Iterator[Row]:
+def _source_rows(source: "psycopg.Connection", table: str, columns: Sequence[ComparedColumn]) -> Iterator[Row]:
     """Stream the source's rows."""
     from psycopg import sql  # imported here: recorded rows are compared without it
 
@@ -181,7 +181,7 @@ def frozen(values: Iterable[object]) -> Row:
     return tuple(frozen(value) if isinstance(value, list) else value for value in values)
 
 
-def _lake_rows(lake: ds.Dataset, columns: Sequence[Column]) -> Iterator[Row]:
+def _lake_rows(lake: ds.Dataset, columns: Sequence[ComparedColumn]) -> Iterator[Row]:
     """Stream the lake's live rows."""
     for batch in lake.to_batches(columns=[column.lake_name for column in columns], filter=~pc.field(DELETED)):
         cells = []
@@ -198,7 +198,7 @@ def _matching(values: Iterable[object]) -> Key:
 
 
 def _match_rows(
-    source: Iterator[Row], lake: Iterator[Row], columns: Sequence[Column], findings: _Findings
+    source: Iterator[Row], lake: Iterator[Row], columns: Sequence[ComparedColumn], findings: _Findings
 ) -> tuple[int, int]:
     """Match rows by key and compare them cell by cell.
 
@@ -277,16 +277,16 @@ def compare(
     with psycopg.connect(dsn, options="-c timezone=UTC -c extra_float_digits=1") as source:
         source.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         source.read_only = True
-        catalogue = source.execute(CATALOGUE, {"table": name}).fetchall()
-        columns = columns_of(catalogue, lake_name, is_hudi=_is_hudi(lake_path))
+        catalog = source.execute(CATALOG, {"table": name}).fetchall()
+        columns = columns_of(catalog, lake_name, is_hudi=_is_hudi(lake_path))
         if not any(column.key_place is not None for column in columns):
             raise ValueError(f"{name}: it has no primary key, so rows cannot be matched")
         return compare_rows(columns, partial(_source_rows, source, name), lake_path, limit=limit, explain=explain)
 
 
 def compare_rows(
-    columns: Sequence[Column],
-    source_rows: Callable[[Sequence[Column]], Iterator[Row]],
+    columns: Sequence[ComparedColumn],
+    source_rows: Callable[[Sequence[ComparedColumn]], Iterator[Row]],
     lake_path: str,
     *,
     limit: int = 20,

@@ -71,7 +71,7 @@ def _or_null(generate: Generate) -> Generate:
 
 
 @dataclass(frozen=True)
-class Table:
+class WorkloadTable:
     """A table for the workload: `narrow` and `wide` columns, with generators of their values."""
 
     name: str
@@ -80,7 +80,7 @@ class Table:
     wide: Mapping[str, Generate]
 
 
-FILM: Final = Table(
+FILM: Final = WorkloadTable(
     "film",
     "film_id",
     {
@@ -103,7 +103,7 @@ FILM: Final = Table(
         "special_features": lambda random: random.choice((None, _features(random), [None, *_wide(random).split()])),
     },
 )
-CUSTOMER: Final = Table(
+CUSTOMER: Final = WorkloadTable(
     "customer",
     "customer_id",
     {
@@ -126,7 +126,7 @@ CUSTOMER: Final = Table(
 class Player:
     """Makes transactions of every kind on one table."""
 
-    def __init__(self, source: psycopg.Connection, table: Table, random: Random) -> None:
+    def __init__(self, source: psycopg.Connection, table: WorkloadTable, random: Random) -> None:
         self.source = source
         self.table = table
         self.random = random

@@ -12,13 +12,13 @@ from deltalake import DeltaTable
 
 from cdc_lake.demo.comparer import Comparison, compare, count_differences
 from cdc_lake.demo.result import DemoResult, GoldResult, TableResult
-from cdc_lake.demo.source import Source
+from cdc_lake.demo.source import SourceDatabase
 from cdc_lake.demo.tap import StreamStats, observe
-from cdc_lake.reconcile.catalogue import Table, in_the_lake
+from cdc_lake.reconcile.postgres_catalog import SourceTable, in_the_lake
 
 
 def prove(
-    source: Source,
+    source: SourceDatabase,
     addresses: Mapping[str, str],
     lake: Path,
     seconds: Mapping[str, float],
@@ -50,7 +50,7 @@ def prove(
     result.too_few = too_few(result.stream, source.floor)
 
 
-def compare_table(dsn: str, table: Table, silver: Path) -> Comparison:
+def compare_table(dsn: str, table: SourceTable, silver: Path) -> Comparison:
     """Compare a source table with its silver table, which does not exist if bronze quarantined all records."""
     if silver.is_dir():
         return compare(dsn, table.schema, table.name, str(silver), lake_name=in_the_lake, explain=table.loss)
@@ -74,13 +74,13 @@ def gold_result(dsn: str, model: str, query: str, lake: Path, seconds: float) ->
     return GoldResult(model, len(found), len(expected), count_differences(expected, found), round(seconds, 1))
 
 
-def _result_without_topic(dsn: str, topic: str, table: Table) -> TableResult:
+def _result_without_topic(dsn: str, topic: str, table: SourceTable) -> TableResult:
     """The result of a table without a topic: an empty table has none; otherwise all its rows are missing."""
     rows = _count(dsn, table)
     return TableResult(topic, 0, 0, 0, 0, source_rows=rows, differences=rows, losses={}, seconds=0.0)
 
 
-def _count(dsn: str, table: Table) -> int:
+def _count(dsn: str, table: SourceTable) -> int:
     with psycopg.connect(dsn) as source:
         ((rows,),) = source.execute(f"SELECT count(*) FROM {table.qualified}".encode()).fetchall()
     return int(rows)

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, GoldConfig, LakeConfig
 from cdc_lake.decode.identity import Identity
-from cdc_lake.demo.comparer import Column, Row, columns_of, compare_rows, count_differences, frozen
+from cdc_lake.demo.comparer import ComparedColumn, Row, columns_of, compare_rows, count_differences, frozen
 from cdc_lake.demo.result import Show, run_step
 from cdc_lake.errors import CdcLakeError, ConfigError
 from cdc_lake.gold.run import run_gold
@@ -47,7 +47,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Record:
+class RecordedMessage:
     """A record of the topic, with the bytes of its key and value."""
 
     partition: int
@@ -67,7 +67,7 @@ class RecordedTopic:
 
     name = "a recorded topic"
 
-    def __init__(self, records: Sequence[Record]) -> None:
+    def __init__(self, records: Sequence[RecordedMessage]) -> None:
         self._records = records
 
     def warnings(self, topic: str) -> Sequence[str]:
@@ -109,7 +109,7 @@ class RecordedTopic:
     def skipped_records(self, spans: Mapping[int, Span], records: int) -> int:
         return 0
 
-    def _first(self, offsets: Mapping[int, int]) -> list[Record]:
+    def _first(self, offsets: Mapping[int, int]) -> list[RecordedMessage]:
         """The first record at or after each offset."""
         return [r for offset in offsets.values() for r in [r for r in self._records if r.offset >= offset][:1]]
 
@@ -143,16 +143,16 @@ class Recording:
         snapshot: how many of them the snapshot sent.
         schemas: see `RecordedRegistry`.
         story_key: a film with a long story, which includes the replayed and the broken record.
-        catalogue: the table's columns, as `comparer.CATALOGUE` returns them.
+        catalog: the table's columns, as `comparer.CATALOG` returns them.
         rows: the table's rows at the end, each as a JSON array from Postgres with the columns that the comparer reads.
         gold: the rows of the model, each a JSON object that Postgres computed and wrote.
     """
 
-    records: Sequence[Record]
+    records: Sequence[RecordedMessage]
     snapshot: int
     schemas: Mapping[str, str]
     story_key: int
-    catalogue: Sequence[Sequence[Any]]
+    catalog: Sequence[Sequence[Any]]
     rows: Sequence[str]
     gold: Sequence[str]
 
@@ -161,7 +161,7 @@ def read_recording() -> Recording:
     """Read the recording of the package."""
     content = json.loads(gzip.decompress(RECORDING.read_bytes()))
     records = [
-        Record(
+        RecordedMessage(
             partition=record["partition"],
             offset=record["offset"],
             timestamp_ms=record["timestamp_ms"],
@@ -171,8 +171,8 @@ def read_recording() -> Recording:
         )
         for record in content["records"]
     ]
-    names = ("snapshot", "schemas", "story_key", "catalogue", "rows", "gold")
-    return Recording(records, **{name: content[name] for name in names})
+    names = ("snapshot", "schemas", "story_key", "rows", "gold")
+    return Recording(records, catalog=content["catalogue"], **{name: content[name] for name in names})
 
 
 @dataclass
@@ -273,7 +273,7 @@ class _Layers:
         self._scheduler = TableScheduler(spark=build_session("cdc_lake demo", is_short=True))
         return "Spark is started, once for the three layers"
 
-    def bronze(self, records: Sequence[Record]) -> str:
+    def bronze(self, records: Sequence[RecordedMessage]) -> str:
         topic = RecordedTopic(records)
         report = run_bronze(self._config, [TOPIC], source=topic, registry=self._registry, scheduler=self._scheduler)
         rows = _rows(report)
@@ -306,7 +306,7 @@ def prove(recording: Recording, lake: Path, result: RecordedResult) -> str:
 
     It reads the lake with delta-rs. What it expects are the recorded bytes, and what Postgres wrote.
     """
-    columns = columns_of(recording.catalogue)
+    columns = columns_of(recording.catalog)
     bronze = DeltaTable(str(lake.joinpath("bronze", *TOPIC.split(".")))).to_pyarrow_table()
     landed = zip(*(bronze[name].to_pylist() for name in ("partition", "offset", "raw_key", "raw_value")), strict=True)
     silver = str(lake.joinpath("silver", *TOPIC.split(".")))
@@ -335,10 +335,12 @@ def _of_postgres(text: str) -> Any:
     return json.loads(text, parse_float=Decimal)
 
 
-def _source_rows(recording: Recording, table: Sequence[Column], columns: Sequence[Column]) -> Iterator[Row]:
+def _source_rows(
+    recording: Recording, table: Sequence[ComparedColumn], columns: Sequence[ComparedColumn]
+) -> Iterator[Row]:
     """The recorded values of some columns of the table, in the form that `compare_rows` takes."""
     places = [table.index(column) for column in columns]
-    is_binary = [recording.catalogue[place][1] == "bytea" for place in places]
+    is_binary = [recording.catalog[place][1] == "bytea" for place in places]
     for row in map(_of_postgres, recording.rows):
         yield frozen(
             bytes.fromhex(cell.removeprefix("\\x")) if binary and cell is not None else cell

@@ -27,7 +27,7 @@ from cdc_lake.demo.result import DemoResult, Show, Step, run_step
 from cdc_lake.demo.servers.connectors import check_connector, postgres_connector_config, put_connector
 from cdc_lake.demo.servers.stack import Stack, rss_bytes
 from cdc_lake.demo.source import (
-    Source,
+    SourceDatabase,
     change,
     changing,
     check_sample_globs,
@@ -60,7 +60,7 @@ class _Demo:
         show: shows a step.
     """
 
-    source: Source
+    source: SourceDatabase
     stack: Stack
     jobs: Jobs
     result: DemoResult
@@ -209,7 +209,7 @@ def _send_again(demo: _Demo) -> str:
     return str(film["film_id"])
 
 
-def _rows(source: Source) -> int:
+def _rows(source: SourceDatabase) -> int:
     with psycopg.connect(source.dsn) as database:
         counts = " + ".join(f"(SELECT count(*) FROM {table.qualified})" for table in source.tables)
         ((rows,),) = database.execute(f"SELECT {counts}".encode()).fetchall()

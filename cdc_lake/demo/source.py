@@ -22,7 +22,7 @@ from cdc_lake.demo.any_changes import AnyChanges
 from cdc_lake.demo.dump import load_dump
 from cdc_lake.demo.shop import ENOUGH, Shop
 from cdc_lake.errors import ConfigError
-from cdc_lake.reconcile.catalogue import Table, read_tables
+from cdc_lake.reconcile.postgres_catalog import SourceTable, read_tables
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ ChangesTo = Callable[[psycopg.Connection, Random], Changes]
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceDatabase:
     """A source database and its workload.
 
     Attributes:
@@ -82,7 +82,7 @@ class Source:
     name: str
     dsn: str
     pattern: str
-    tables: Sequence[Table]
+    tables: Sequence[SourceTable]
     left_out: Mapping[str, str]
     skipped: Mapping[str, int]
     envelope_tables: Sequence[str]
@@ -93,12 +93,12 @@ class Source:
     gold: Mapping[str, str]
 
     @property
-    def topics(self) -> dict[str, Table]:
+    def topics(self) -> dict[str, SourceTable]:
         """The replicated tables by their topics."""
         return {table.topic(self.name): table for table in self.tables}
 
 
-def sample_source(dsn_admin: str, *, one_in: int = 1) -> Source:
+def sample_source(dsn_admin: str, *, one_in: int = 1) -> SourceDatabase:
     """Create and load the sample database.
 
     Args:
@@ -108,7 +108,7 @@ def sample_source(dsn_admin: str, *, one_in: int = 1) -> Source:
     dsn = sample.create(dsn_admin, SAMPLE, one_in=one_in)
     with psycopg.connect(dsn) as source:
         tables = {table.name: table for table in read_tables(source)}
-    return Source(
+    return SourceDatabase(
         name=SAMPLE,
         dsn=dsn,
         pattern=f"{SAMPLE}.public.*",
@@ -124,7 +124,7 @@ def sample_source(dsn_admin: str, *, one_in: int = 1) -> Source:
     )
 
 
-def small_source(dsn_admin: str) -> Source:
+def small_source(dsn_admin: str) -> SourceDatabase:
     """Create and load the sample database with fewer rows, of which five tables are replicated.
 
     Args:
@@ -140,7 +140,7 @@ def small_source(dsn_admin: str) -> Source:
     )
 
 
-def dump_source(dsn_admin: str, files: Sequence[Path]) -> Source:
+def dump_source(dsn_admin: str, files: Sequence[Path]) -> SourceDatabase:
     """Load a user's dump, with a workload that only knows the database's catalog.
 
     Args:
@@ -159,7 +159,7 @@ def dump_source(dsn_admin: str, files: Sequence[Path]) -> Source:
         if skipped:
             wrong += f". Postgres reported: {'; '.join(list(skipped)[:_ERRORS_NAMED])}"
         raise ConfigError(", ".join(map(str, files)), wrong, "use another dump")
-    return Source(
+    return SourceDatabase(
         name="dump",
         dsn=dsn,
         pattern="dump.*",
@@ -184,7 +184,7 @@ def check_sample_globs(globs: Sequence[str]) -> None:
     _matching(globs, [f"{SAMPLE}.public.{table}" for table in sample.TABLES])
 
 
-def with_tables(source: Source, globs: Sequence[str]) -> Source:
+def with_tables(source: SourceDatabase, globs: Sequence[str]) -> SourceDatabase:
     """The source with the tables that any of the globs matches, and the models that read no others.
 
     Its stream only needs an update, because the difficult events may be in the other tables.

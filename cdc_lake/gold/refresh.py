@@ -75,8 +75,8 @@ class ModelRun:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """The inputs of a model's table, and its current sources.
+class RefreshInputs:
+    """What a refresh of a model's table needs: the table, its progress, and its current sources.
 
     Attributes:
         before: progress of the table's newest commit; none if there is no table yet.
@@ -90,7 +90,7 @@ class Comparison:
     has_changed: bool
 
 
-def refresh(run: ModelRun, comparison: Comparison) -> Commit[GoldProgress]:
+def refresh(run: ModelRun, inputs: RefreshInputs) -> Commit[GoldProgress]:
     """Refresh the table, in one commit.
 
     Raises:
@@ -101,7 +101,7 @@ def refresh(run: ModelRun, comparison: Comparison) -> Commit[GoldProgress]:
     """
     query, model = run.query, run.model
     with run.done.phase("plan"):
-        views = {alias: source.rows() for alias, source in comparison.sources.items()}
+        views = {alias: source.rows() for alias, source in inputs.sources.items()}
         window = model.header.window
         if window is not None and window.lateness:
             views[WATERMARK] = watermark(views[window.source], window)
@@ -109,32 +109,32 @@ def refresh(run: ModelRun, comparison: Comparison) -> Commit[GoldProgress]:
         _check_columns(run, result)
         if run.sink is not None:
             run.sink.check(run.session, result.schema, keys=model.header.keys, doc=model.header.description)
-        groups = _groups(run, comparison, result)
+        groups = _groups(run, inputs, result)
     if groups is None:
-        return _refresh_all(run, comparison, result)
+        return _refresh_all(run, inputs, result)
     with run.done.phase("plan"):
         run.done.count(groups=groups.number)
         if window is not None:
             views[window.source] = groups.in_window(views[window.source], window)
             result = query.run(model.text, views, "its SQL")
-    return _refresh_groups(run, comparison, groups, groups.rows_in(result))
+    return _refresh_groups(run, inputs, groups, groups.rows_in(result))
 
 
-def _groups(run: ModelRun, comparison: Comparison, result: DataFrame) -> Groups | None:
+def _groups(run: ModelRun, inputs: RefreshInputs, result: DataFrame) -> Groups | None:
     """The groups to refresh; none to refresh the whole table."""
-    header, before = run.model.header, comparison.before
-    if header.refresh == "full" or before is None or before.model != comparison.next_progress.model:
+    header, before = run.model.header, inputs.before
+    if header.refresh == "full" or before is None or before.model != inputs.next_progress.model:
         return None
-    if before.versions.keys() != comparison.next_progress.versions.keys():
+    if before.versions.keys() != inputs.next_progress.versions.keys():
         return None
-    changed = {alias for alias, source in comparison.sources.items() if before.versions[source.id] != source.version}
+    changed = {alias for alias, source in inputs.sources.items() if before.versions[source.id] != source.version}
     if any(header.touched[alias] == EVERYTHING for alias in changed):
         return None
-    if _stored_types(comparison.gold, result) != dict(comparison.gold.read().dtypes):
+    if _stored_types(inputs.gold, result) != dict(inputs.gold.read().dtypes):
         return None
-    if not all(source.progress.keys for source in comparison.sources.values()):
+    if not all(source.progress.keys for source in inputs.sources.values()):
         return None  # silver was created or repaired by hand, and its keys are not known yet
-    if another := sorted(alias for alias, source in comparison.sources.items() if not _is_read(source, before)):
+    if another := sorted(alias for alias, source in inputs.sources.items() if not _is_read(source, before)):
         run.done.warn(
             f"full refresh: silver's history of {', '.join(another)} differs from the one that gold was computed from, "
             "as after a restore from a backup"
@@ -143,7 +143,7 @@ def _groups(run: ModelRun, comparison: Comparison, result: DataFrame) -> Groups 
     if not changed:  # a restore brought back the version that was read, or only progress changed
         return Groups.of(result.select(*map(quoted, header.group_columns)).limit(0), result)
     try:
-        return touched_groups(run.query, comparison.sources, before.versions, comparison.gold.read(), result)
+        return touched_groups(run.query, inputs.sources, before.versions, inputs.gold.read(), result)
     except ExpiredError as error:
         run.done.warn(f"full refresh: {error}")
         return None
@@ -165,25 +165,25 @@ def _stored_types(gold: Table[GoldProgress], result: DataFrame) -> dict[str, str
     return {name: gold.stored_type(kind) for name, kind in result.dtypes}
 
 
-def _refresh_all(run: ModelRun, comparison: Comparison, result: DataFrame) -> Commit[GoldProgress]:
+def _refresh_all(run: ModelRun, inputs: RefreshInputs, result: DataFrame) -> Commit[GoldProgress]:
     """Replace all rows with the model's result."""
     rows = result.persist()
     try:
         rows, count = _check_rows(run, rows)
-        _before_write(run, comparison)
+        _before_write(run, inputs)
         with run.done.phase("write"), translated_errors(run.model):
-            commit = comparison.gold.overwrite(_with_key(rows, run.model), comparison.next_progress)
+            commit = inputs.gold.overwrite(_with_key(rows, run.model), inputs.next_progress)
     finally:
         result.unpersist()
-    failpoints.reach("gold.after_overwrite", batch=comparison.next_progress.commit)
+    failpoints.reach("gold.after_overwrite", batch=inputs.next_progress.commit)
     run.done.count(written=count)
     return commit
 
 
-def _refresh_groups(run: ModelRun, comparison: Comparison, groups: Groups, result: DataFrame) -> Commit[GoldProgress]:
+def _refresh_groups(run: ModelRun, inputs: RefreshInputs, groups: Groups, result: DataFrame) -> Commit[GoldProgress]:
     """Replace the rows of some groups with the model's result."""
     made = result.persist()
-    gold, keys = comparison.gold, run.model.header.keys
+    gold, keys = inputs.gold, run.model.header.keys
     try:
         rows, _ = _check_rows(run, made)
         stored = groups.rows_in(gold.read())
@@ -195,21 +195,21 @@ def _refresh_groups(run: ModelRun, comparison: Comparison, groups: Groups, resul
             # Not a cache, which Spark may compute again: a model may have rand() or a clock.
             changes = _changes(new, vanished, run.model).localCheckpoint(eager=False)
             counts = {row[DELETE]: row["count"] for row in changes.groupBy(DELETE).count().collect()}
-        _before_write(run, comparison)
+        _before_write(run, inputs)
         with run.done.phase("write"), translated_errors(run.model):
-            next_progress = comparison.next_progress
+            next_progress = inputs.next_progress
             commit = gold.merge(changes, keys, next_progress) if counts else gold.advance(next_progress)
             for note in commit.notes:
                 run.done.warn(note)
     finally:
         made.unpersist()
-    failpoints.reach("gold.after_merge", batch=comparison.next_progress.commit)
+    failpoints.reach("gold.after_merge", batch=inputs.next_progress.commit)
     run.done.count(written=counts.get(False, 0), removed=counts.get(True, 0))
     return commit
 
 
-def _before_write(run: ModelRun, comparison: Comparison) -> None:
-    failpoints.reach("gold.after_plan", batch=comparison.next_progress.commit)
+def _before_write(run: ModelRun, inputs: RefreshInputs) -> None:
+    failpoints.reach("gold.after_plan", batch=inputs.next_progress.commit)
     run.lake_run.leases.check(run.done.table)
 
 

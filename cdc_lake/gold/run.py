@@ -16,7 +16,7 @@ from cdc_lake.errors import NoProgressError
 from cdc_lake.failpoints import reach
 from cdc_lake.gold.outbox import is_due, send_due
 from cdc_lake.gold.query import Source
-from cdc_lake.gold.refresh import Comparison, ModelRun, refresh
+from cdc_lake.gold.refresh import ModelRun, RefreshInputs, refresh
 from cdc_lake.runs.context import OpenRun, Run, check_has_lease, select
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
@@ -121,17 +121,15 @@ class _GoldWork(Work):
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         run = self._of_model(sibling(spark), done)
         self.run.leases.recover(run.gold, done)
-        comparison = _compare(run)
-        if comparison.has_changed:
-            stored_bytes = sum(
-                source.silver.size() for source in {s.id: s for s in comparison.sources.values()}.values()
-            )
+        inputs = _inputs(run)
+        if inputs.has_changed:
+            stored_bytes = sum(source.silver.size() for source in {s.id: s for s in inputs.sources.values()}.values())
             with planned_for(run.session, rows=stored_bytes // _BYTES_OF_A_ROW):
-                commit = refresh(run, comparison)
+                commit = refresh(run, inputs)
             _report_commit(done, commit)
-        if run.sink is not None and is_due(run.model.header, comparison.gold.progress()):
+        if run.sink is not None and is_due(run.model.header, inputs.gold.progress()):
             with done.phase("send"):
-                _report_commit(done, send_due(comparison.gold, run.model.header, run.sink, self.run.id, done))
+                _report_commit(done, send_due(inputs.gold, run.model.header, run.sink, self.run.id, done))
         return False
 
     def _of_model(self, session: SparkSession, done: TableReport) -> ModelRun:
@@ -143,7 +141,7 @@ def _report_commit(done: TableReport, commit: Commit[GoldProgress]) -> None:
     done.consumed_to, done.version_after = commit.progress.sources, commit.version
 
 
-def _compare(run: ModelRun) -> Comparison:
+def _inputs(run: ModelRun) -> RefreshInputs:
     done, gold = run.done, run.gold
     with done.phase("plan"):
         # Before the sources, so that a concurrent commit is noticed, not overwritten from an older silver.
@@ -153,7 +151,7 @@ def _compare(run: ModelRun) -> Comparison:
         done.version_before = done.version_after = gold.version() if before else None
     done.consumed_from = done.consumed_to = before.sources if before else {}
     read = {source.id: source.progress for source in sources.values()}
-    return Comparison(
+    return RefreshInputs(
         gold, sources, before, next_progress, before is None or not _is_made_from(before, read, run.model)
     )
 

@@ -21,7 +21,7 @@ from cdc_lake.decode.trees import fields
 from cdc_lake.errors import CdcLakeError, ConfigError, UnsupportedError
 from cdc_lake.lake.lake import Lake, SilverTarget, check_holds_no_tables, missing_rows
 from cdc_lake.registries import open_subjects
-from cdc_lake.registries.subjects import VALUE_SUFFIX, Subjects, Version
+from cdc_lake.registries.subjects import VALUE_SUFFIX, Subjects, SubjectVersion
 from cdc_lake.runs.context import Leases, lake_of, select, similar_names
 from cdc_lake.runs.servers import SourceView
 from cdc_lake.silver.batch import Batch
@@ -132,7 +132,7 @@ def plan(
         raise view.error
     logs = view.logs(topics)
     found.broker_error = str(view.error) if view.error else None
-    newest = dict[str, Version | None]()
+    newest = dict[str, SubjectVersion | None]()
     try:
         subjects = subjects or open_subjects(config.registry)
         newest = {topic: subjects.version(f"{topic}{VALUE_SUFFIX}") for topic in topics if topic in there}
@@ -170,7 +170,7 @@ class _TopicPlanner:
     spark: SparkSession
     topic: str
     settings: TableConfig
-    newest: Version | None
+    newest: SubjectVersion | None
     """The latest schema of the topic's values; None if the registry has none or does not respond."""
 
     def bronze(self, log: TopicLog | None, source: TopicSource | None) -> TablePlan:
@@ -237,7 +237,7 @@ class _TopicPlanner:
         )
         rows = run.bronze.where((F.col("batch") > reached) & (F.col("status") == "ok"))
         batch = Batch(run, reached + 1, landed.commit, progress, rows)
-        after = None if progress is None or run.known is None else LayoutChange(run.known, (), progress.gone)
+        after = None if progress is None or run.known is None else LayoutChange(run.known, (), progress.retired)
         if reached < landed.commit:
             found.records = batch.counts.total
             found.what, found.why = _describe_merge(batch, is_compared)

@@ -228,7 +228,7 @@ class ListedRecord(BaseModel):
     reason: str
 
 
-class Listing(BaseModel):
+class QuarantineListing(BaseModel):
     """Quarantined records.
 
     Attributes:
@@ -250,7 +250,7 @@ def list_quarantined(
     selection: Selection = ALL,
     each: bool = False,
     limit: int = 20,
-) -> Listing:
+) -> QuarantineListing:
     """List quarantined records, without their values.
 
     Args:
@@ -264,7 +264,7 @@ def list_quarantined(
         InstallationError: Spark cannot start with the installed packages.
     """
     spark = spark or build_session("cdc_lake quarantine", config.max_record_bytes)
-    found, lake = Listing(), lake_of(config)
+    found, lake = QuarantineListing(), lake_of(config)
     for topic in select_landed(lake, Storage(spark), tables):
         rows = selected(lake, topic, spark, selection).select(
             F.struct(*COORDINATES).alias("at"),

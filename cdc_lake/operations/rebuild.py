@@ -24,7 +24,7 @@ from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import Work
 from cdc_lake.silver.append import check_has_keys
-from cdc_lake.silver.batch import Batch, BronzeState
+from cdc_lake.silver.batch import Batch, BronzeInput
 from cdc_lake.silver.events import kafka_position, sent_columns
 from cdc_lake.silver.fold_result import FoldResult
 from cdc_lake.silver.merge import fold_events, is_start
@@ -298,7 +298,7 @@ class _RebuiltTable:
         run, before = self.run, self.before or SilverProgress(run_id="", commit=0)
         run.check_lease()
         now = {**self.outcome.schemas.progress_fields(), "side": self.outcome.remember(before.commit + 1)}
-        consumed = BronzeState(bronze, bronze.id(), run.landed).consumed(self.last)
+        consumed = BronzeInput(bronze, bronze.id(), run.landed).consumed(self.last)
         following = before.next(run.run_id, **consumed, key_from=self.key_from, **now)
         failpoints.reach("rebuild.after_side")
         run.check_lease()

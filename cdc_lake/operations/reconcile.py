@@ -11,8 +11,8 @@ from cdc_lake.config import Config, DatabaseConfig
 from cdc_lake.errors import CdcLakeError, SourceDifferenceError, UnknownTableError
 from cdc_lake.lake.lake import SilverTarget, missing_rows
 from cdc_lake.reconcile import postgres, silver
-from cdc_lake.reconcile.catalogue import QUARANTINED_KEY, Table, read_tables
 from cdc_lake.reconcile.columns import Shared, shared_columns
+from cdc_lake.reconcile.postgres_catalog import QUARANTINED_KEY, SourceTable, read_tables
 from cdc_lake.reconcile.ranges import RangeBuckets, differing_ranges
 from cdc_lake.reconcile.rows import Differences
 from cdc_lake.runs.context import Run, select_landed
@@ -106,7 +106,7 @@ def _prefix(databases: Mapping[str, DatabaseConfig], topic: str) -> str:
     return max(known, key=len, default=topic.partition(".")[0])
 
 
-def _table_of(tables: Sequence[Table], topic: str, prefix: str) -> Table:
+def _table_of(tables: Sequence[SourceTable], topic: str, prefix: str) -> SourceTable:
     found = next((table for table in tables if table.topic(prefix) == topic), None)
     if found is None:
         what = f"the database of `databases.{prefix}` has no table with this topic"

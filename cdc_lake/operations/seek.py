@@ -121,8 +121,8 @@ class _Seek(Work):
             raise ConfigError(done.table, "bronze has read more records since the preview", "run the command again")
         done.version_before = table.version()
         # Lower offsets were read earlier, or are in a gap.
-        read = {change.partition: max(change.offset, progress.again.get(change.partition, 0)) for change in changes}
-        again = {**progress.again, **read}
+        read = {change.partition: max(change.offset, progress.reread_to.get(change.partition, 0)) for change in changes}
+        reread_to = {**progress.reread_to, **read}
         to = {change.partition: change.new_offset for change in changes}
         following = progress.next(
             self.run.id,
@@ -133,7 +133,7 @@ class _Seek(Work):
                 if offset > read[partition]
             ),
             last={partition: one for partition, one in progress.last.items() if partition not in to},
-            again={partition: end for partition, end in again.items() if to.get(partition, -1) < end},
+            reread_to={partition: end for partition, end in reread_to.items() if to.get(partition, -1) < end},
             sent=sent_after(self.run.config.dead_letter_topic(done.table), progress),
         )
         self.run.leases.check(done.table)

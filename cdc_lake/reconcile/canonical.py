@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import to_avro
 from pyspark.sql.types import ArrayType, DataType
 
-from cdc_lake.reconcile import catalogue
+from cdc_lake.reconcile import postgres_catalog
 
 Key = int | str
 """A key: an integer if the key is a single integer, else a text that both sides order by bytes."""
@@ -32,7 +32,7 @@ class Rule:
     Attributes:
         source: Postgres SQL for the text of `{c}`.
         silver: Spark expression for the text of a column.
-        read: converts the text to the value for `catalogue.Table.loss`.
+        read: converts the text to the value for `SourceTable.loss`.
     """
 
     source: str
@@ -157,7 +157,7 @@ _RULES = {
     ("date", "date"): _DAYS,
     **{(kind, "timestamp"): _MOMENT for kind in ("timestamp", "timestamptz")},
     **{("time", held): _TIME for held in _WHOLE_TYPES},
-    # With its zone if Debezium sends null, so that `catalogue` recognizes the loss.
+    # With its zone if Debezium sends null, so that `postgres_catalog` recognizes the loss.
     ("timetz", "string"): Rule(
         "CASE WHEN extract(timezone FROM {c})::int % 60 = 0 THEN ({c} AT TIME ZONE 'UTC')::time::text || 'Z'"
         " ELSE {c}::text END",
@@ -176,7 +176,7 @@ _RULES = {
 """Rules by Postgres base type and Spark type in silver."""
 
 
-def rule(column: catalogue.Column, stored: DataType) -> Rule | None:
+def rule(column: postgres_catalog.SourceColumn, stored: DataType) -> Rule | None:
     """The rule for a column; none if it cannot be compared.
 
     Args:

@@ -9,7 +9,7 @@ from pyspark.sql.types import StructField, StructType
 from cdc_lake.columns import SILVER_META
 from cdc_lake.errors import UnsupportedError
 from cdc_lake.reconcile.canonical import Key, Rule, rule, split_texts
-from cdc_lake.reconcile.catalogue import Column, Table, is_of_other_calendar, loss_of_key
+from cdc_lake.reconcile.postgres_catalog import SourceColumn, SourceTable, is_of_other_calendar, loss_of_key
 
 SilverColumns = Callable[[str], Sequence[str]]
 """Source column, by its name in the lake -> its columns in silver: several with variant columns, none if it is excluded
@@ -17,7 +17,7 @@ or has not arrived yet."""
 
 
 class Cell(NamedTuple):
-    """A value that differs in silver; see `catalogue.Difference`."""
+    """A value that differs in silver; see `postgres_catalog.LossCandidate`."""
 
     column: str
     source: object
@@ -34,7 +34,7 @@ class SharedColumn:
         rules: its columns in silver -> the rules for their values. Each value is in one of them.
     """
 
-    column: Column
+    column: SourceColumn
     rules: Mapping[str, Rule]
 
     @property
@@ -52,7 +52,7 @@ class Shared:
         others: the other columns.
     """
 
-    table: Table
+    table: SourceTable
     key: Sequence[SharedColumn]
     others: Sequence[SharedColumn]
 
@@ -74,14 +74,14 @@ class Shared:
         """The kind of loss that explains a missing key."""
         return loss_of_key(self._parts(key))
 
-    def _parts(self, key: Key) -> Iterator[tuple[Column, object]]:
+    def _parts(self, key: Key) -> Iterator[tuple[SourceColumn, object]]:
         texts = split_texts(key) if len(self.key) > 1 and isinstance(key, str) else (str(key),)
         for one, text in zip(self.key, texts, strict=True):
             yield one.column, None if text is None else one.rule.read(text)
 
 
 def shared_columns(
-    table: Table, silver: StructType, keys: Collection[str], columns_in_silver: SilverColumns
+    table: SourceTable, silver: StructType, keys: Collection[str], columns_in_silver: SilverColumns
 ) -> tuple[Shared, Mapping[str, str]]:
     """The columns to compare, and why others are not compared, by name.
 
@@ -118,7 +118,7 @@ def shared_columns(
     return Shared(table, key, [one for one in compared if one not in key]), reasons
 
 
-def _reason(table: Table, column: Column, fields: Sequence[StructField]) -> str:
+def _reason(table: SourceTable, column: SourceColumn, fields: Sequence[StructField]) -> str:
     loss = table.loss(Cell(column.name, None, None, kind="column"))
     if loss or not fields:
         return loss or "silver does not have it"

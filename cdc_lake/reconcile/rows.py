@@ -26,7 +26,7 @@ class TextRow(NamedTuple):
     unavailable: tuple[str, ...] = ()
 
 
-class Difference(NamedTuple):
+class RowDifference(NamedTuple):
     """A key whose rows differ: missing in silver, extra there, repeated there, or changed.
 
     Attributes:
@@ -54,7 +54,7 @@ class Differences:
     kept: int
     counts: Counter[str] = field(default_factory=Counter)
     losses: Counter[str] = field(default_factory=Counter)
-    first: list[Difference] = field(default_factory=list)
+    first: list[RowDifference] = field(default_factory=list)
     lost_keys: int = 0
 
     def compare(self, source: Iterator[TextRow], silver: Iterator[TextRow]) -> None:
@@ -67,7 +67,7 @@ class Differences:
                 here = next(source, None)
                 continue
             if here is None or there.key < here.key:  # type: ignore[operator]
-                self._add(Difference("extra", there.key))
+                self._add(RowDifference("extra", there.key))
                 there = self._next(silver, there)
                 continue
             if here.texts != there.texts:
@@ -78,7 +78,7 @@ class Differences:
         """Silver's next row with another key."""
         following = next(silver, None)
         while following is not None and following.key == last.key:
-            self._add(Difference("repeated", last.key))
+            self._add(RowDifference("repeated", last.key))
             following = next(silver, None)
         return following
 
@@ -87,7 +87,7 @@ class Differences:
         if loss:
             self.losses[loss] += 1
             return
-        self._add(Difference("missing", key))
+        self._add(RowDifference("missing", key))
         self.lost_keys += self.shared.may_be_another_key(key)
 
     def _compare_values(self, here: TextRow, there: TextRow) -> None:
@@ -101,7 +101,7 @@ class Differences:
             else:
                 self.losses[loss] += 1
         if changed:
-            self._add(Difference("changed", here.key, tuple(changed)))
+            self._add(RowDifference("changed", here.key, tuple(changed)))
 
     def _loss(
         self, one: SharedColumn, source: str | None, lake: str | None, unavailable: tuple[str, ...]
@@ -111,7 +111,7 @@ class Differences:
         here, there = (None if text is None else one.rule.read(text) for text in (source, lake))
         return self.shared.table.loss(Cell(one.column.name, here, there))
 
-    def _add(self, difference: Difference) -> None:
+    def _add(self, difference: RowDifference) -> None:
         self.counts[difference.kind] += 1
         if len(self.first) < self.kept:
             self.first.append(difference)

@@ -17,7 +17,7 @@ from cdc_lake.registries.credentials import Anonymous
 from cdc_lake.registries.http_client import Credentials, Endpoint, HttpClient
 from cdc_lake.registries.lookups import RetryPolicy, lookup_seconds
 from cdc_lake.registries.registry import RegisteredSchema, is_id, referenced_texts, self_contained
-from cdc_lake.registries.subjects import Level, Version, incompatible_error
+from cdc_lake.registries.subjects import Level, SubjectVersion, incompatible_error
 
 _NAMESPACES = {"auto": ("contentId", "globalId"), "content": ("contentId",), "global": ("globalId",)}
 _PLURALS = {"contentId": "contentIds", "globalId": "globalIds", "contentHash": "contentHashes"}
@@ -82,7 +82,7 @@ class ApicurioRegistry:
     def versions(self, subject: str) -> list[str]:
         return [str(self._part(found, "version")) for found in self._versions(subject)]
 
-    def version(self, subject: str, number: str | None = None) -> Version | None:
+    def version(self, subject: str, number: str | None = None) -> SubjectVersion | None:
         there = {str(self._part(found, "version")): found for found in self._versions(subject)}
         newest = next(reversed(there), None)
         found = there.get(number or newest or "")
@@ -119,7 +119,7 @@ class ApicurioRegistry:
             return None
         return self._messages(status, answer, path)
 
-    def register(self, subject: str, text: str) -> Version:
+    def register(self, subject: str, text: str) -> SubjectVersion:
         path = f"{self._base}/groups/default/artifacts"
         if self._is_newest:
             artifact = {"artifactId": subject, "artifactType": "AVRO", "firstVersion": _content(text)}
@@ -146,11 +146,11 @@ class ApicurioRegistry:
             if len(listed) < _PAGE:
                 return found
 
-    def _numbered(self, found: dict[str, Any], text: str) -> Version:
+    def _numbered(self, found: dict[str, Any], text: str) -> SubjectVersion:
         kind: Literal["contentId", "globalId"] = "contentId" if self._is_newest else "globalId"
         if self._ids != "auto":
             kind = "contentId" if self._ids == "content" else "globalId"
-        return Version(str(self._part(found, "version")), text, kind, int(self._part(found, kind)))
+        return SubjectVersion(str(self._part(found, "version")), text, kind, int(self._part(found, kind)))
 
     def _messages(self, status: int, answer: Any, path: str) -> list[str]:
         """The registry's reasons for rejecting a text."""

@@ -9,7 +9,7 @@ from cdc_lake.registries.credentials import Anonymous
 from cdc_lake.registries.http_client import Credentials, Endpoint, HttpClient
 from cdc_lake.registries.lookups import RetryPolicy, lookup_seconds
 from cdc_lake.registries.registry import RegisteredSchema, is_id, referenced_texts, self_contained
-from cdc_lake.registries.subjects import Level, Version, incompatible_error
+from cdc_lake.registries.subjects import Level, SubjectVersion, incompatible_error
 
 _MEDIA_TYPE = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
 _BAD_REQUEST, _NOT_FOUND, _CONFLICT, _UNPROCESSABLE = 400, 404, 409, 422
@@ -75,7 +75,7 @@ class ConfluentRegistry:
     def versions(self, subject: str) -> list[str]:
         return [str(number) for number in self._list(f"{self._path(subject)}/versions", int)]
 
-    def version(self, subject: str, number: str | None = None) -> Version | None:
+    def version(self, subject: str, number: str | None = None) -> SubjectVersion | None:
         found = self._http.get_json(f"{self._path(subject)}/versions/{number or 'latest'}")
         return None if found is None else self._numbered(found, self._text(found))
 
@@ -98,7 +98,7 @@ class ConfluentRegistry:
             return None
         return [str(one) for one in answer.get("messages") or []]
 
-    def register(self, subject: str, text: str) -> Version:
+    def register(self, subject: str, text: str) -> SubjectVersion:
         self._send(subject, f"{self._path(subject)}/versions", text)
         found = self._send(subject, self._path(subject), text)
         if found is None:
@@ -111,9 +111,9 @@ class ConfluentRegistry:
     def _path(self, subject: str) -> str:
         return f"subjects/{_quoted(self._in_context(subject))}"
 
-    def _numbered(self, found: Any, text: str) -> Version:
+    def _numbered(self, found: Any, text: str) -> SubjectVersion:
         version, schema_id = (self._part(found, name, int) for name in ("version", "id"))
-        return Version(str(version), text, "id", schema_id)
+        return SubjectVersion(str(version), text, "id", schema_id)
 
     def _look_up(self, path: str) -> RegisteredSchema | None:
         found = self._http.get_json(path)

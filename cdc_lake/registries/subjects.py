@@ -18,7 +18,7 @@ Level = Literal["BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIV
 
 
 @dataclass(frozen=True)
-class Version:
+class SubjectVersion:
     """A version of a subject.
 
     Attributes:
@@ -54,7 +54,7 @@ class Subjects(Protocol):
     def versions(self, subject: str) -> list[str]:
         """A subject's version numbers, oldest first; none if the subject does not exist."""
 
-    def version(self, subject: str, number: str | None = None) -> Version | None:
+    def version(self, subject: str, number: str | None = None) -> SubjectVersion | None:
         """A version, or the latest; none if it does not exist."""
 
     def level(self, subject: str) -> Level:
@@ -74,7 +74,7 @@ class Subjects(Protocol):
             IncompatibleSchemaError: the registry rejects the text as a schema.
         """
 
-    def register(self, subject: str, text: str) -> Version:
+    def register(self, subject: str, text: str) -> SubjectVersion:
         """Register a text, unless it is registered already.
 
         Returns:
@@ -85,7 +85,7 @@ class Subjects(Protocol):
         """
 
 
-def layout_changes(subject: str, before: Version, text: str) -> list[str]:
+def layout_changes(subject: str, before: SubjectVersion, text: str) -> list[str]:
     """Descriptions of how a text differs from a version of its subject; empty if the layout is the same.
 
     Raises:
@@ -117,7 +117,7 @@ def check_compatible(subjects: Subjects, subject: str, text: str) -> None:
         raise incompatible_error(subject, problems, changed)
 
 
-def register_compatible(subjects: Subjects, subject: str, text: str) -> Version:
+def register_compatible(subjects: Subjects, subject: str, text: str) -> SubjectVersion:
     """The version of a compatible text, which is registered if it is new.
 
     For a key it is the oldest version with the same layout: a later one may differ in a comment, and its id would give

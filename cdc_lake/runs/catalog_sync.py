@@ -26,7 +26,7 @@ from cdc_lake.lake.lake import Lake, gold_table
 from cdc_lake.lake.readers import FilesReader, Reader, SparkReader, without_spark
 from cdc_lake.partitioning import joint_name
 from cdc_lake.runs.context import PARALLEL_READS, OpenRun, Run, lake_of, needs_hadoop, select
-from cdc_lake.runs.report import Failure
+from cdc_lake.runs.report import ReportedError
 from cdc_lake.spark.session import build_session, hadoop, is_alive, lake_files
 from cdc_lake.storage.files import Files
 from cdc_lake.storage.hadoop import Storage
@@ -49,7 +49,7 @@ class EntryReport(BaseModel):
     table: str
     entry: str
     differences: list[str] = []
-    error: Failure | None = None
+    error: ReportedError | None = None
 
 
 class CatalogReport(BaseModel):
@@ -138,7 +138,7 @@ def sync_catalog(
         except CdcLakeError as error:
             for one in report.entries:
                 if (one.layer, one.table) == (entry.layer, entry.table):
-                    one.error = Failure.of(error)
+                    one.error = ReportedError.of(error)
     for one in comparison.surplus():
         comparison.catalog.drop(*one.entry.split("."))
     return report

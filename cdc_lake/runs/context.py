@@ -19,7 +19,7 @@ from cdc_lake.config.gold_models import read_model
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, UnknownTableError
 from cdc_lake.lake.lake import Lake, is_table_name
 from cdc_lake.lake.lease import Holder, Lease
-from cdc_lake.runs.report import Failure, Report, TableReport, time_in_name
+from cdc_lake.runs.report import Report, ReportedError, TableReport, time_in_name
 from cdc_lake.storage.exhaustion import exhaustion_error
 from cdc_lake.storage.files import Files, is_draft
 from cdc_lake.storage.hadoop import Storage
@@ -245,8 +245,8 @@ def write_report(run: Run, files: Files) -> None:
     except (CdcLakeError, OSError, Py4JError) as exc:
         error = exc if isinstance(exc, CdcLakeError) else exhaustion_error(path, exc, folder)
         todo = "check that the folder is writable; the log has the report, and the tables have the state in it"
-        cause = str(exc).strip().splitlines()[0]
-        report.unwritten = Failure.of(error or InfrastructureError(path, f"cannot write the report: {cause}", todo))
+        what = f"cannot write the report: {str(exc).strip().splitlines()[0]}"
+        report.unwritten = ReportedError.of(error or InfrastructureError(path, what, todo))
         logger.warning("the report of this run: %s", report.model_dump_json())
 
 

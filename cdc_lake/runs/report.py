@@ -122,7 +122,7 @@ _AGES = (1, 2, 5, 10, 20, 30, 60, 300, 1800, 7200, 86400)
 """The seconds of `Freshness.within`."""
 
 
-class Failure(BaseModel):
+class ReportedError(BaseModel):
     """The error that ended the work on a table.
 
     Attributes:
@@ -138,7 +138,7 @@ class Failure(BaseModel):
     retryable: bool
 
     @classmethod
-    def of(cls, error: CdcLakeError) -> "Failure":
+    def of(cls, error: CdcLakeError) -> "ReportedError":
         """The failure for an error."""
         return cls(code=error.code, message=str(error), exit_code=error.exit_code, retryable=error.retryable)
 
@@ -281,7 +281,7 @@ class TableReport(Timed, BaseModel):
     warnings: list[str] = []
     freshness: Freshness | None = None
     reconciled: ReconcileResult | None = None
-    error: Failure | None = None
+    error: ReportedError | None = None
     _ages: list[tuple[float, int]] = PrivateAttr(default_factory=list)
 
     def add_changes(self, changes: Iterable[tuple[int, float]]) -> None:
@@ -309,7 +309,7 @@ class TableReport(Timed, BaseModel):
     def fail(self, error: CdcLakeError) -> None:
         """Record the error that ended the work on this table."""
         self.status = "failed"
-        self.error = Failure.of(error)
+        self.error = ReportedError.of(error)
 
 
 class Report(Timed, BaseModel):
@@ -339,7 +339,7 @@ class Report(Timed, BaseModel):
     utilization: float | None = None
     tables: list[TableReport] = []
     is_news: bool = Field(default=True, exclude=True)
-    unwritten: Failure | None = Field(default=None, exclude=True)
+    unwritten: ReportedError | None = Field(default=None, exclude=True)
 
     def end(self) -> None:
         """Record the end of the run."""

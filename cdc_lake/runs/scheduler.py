@@ -31,7 +31,7 @@ from cdc_lake.runs.catalog_sync import is_catalog_current, sync_catalog_after_ru
 from cdc_lake.runs.context import PARALLEL_READS, Leases, OpenRun, Run, remove_expired_reports, write_report
 from cdc_lake.runs.errors import translate_error
 from cdc_lake.runs.metrics import check_exporters, export
-from cdc_lake.runs.report import Failure, Report, TableReport, seconds_before
+from cdc_lake.runs.report import Report, ReportedError, TableReport, seconds_before
 from cdc_lake.runs.work import Layer, NewData, Work
 from cdc_lake.spark.session import (
     LOCAL_DIR,
@@ -114,7 +114,7 @@ class TableScheduler:
         self._has_user_sql = has_user_sql
         self._retry_seconds = retry_seconds
         self._has_checked_access = self._is_short = self._has_run = False
-        self.skipped: dict[str, dict[str, Failure]] = defaultdict(dict)
+        self.skipped: dict[str, dict[str, ReportedError]] = defaultdict(dict)
         self._failing: dict[str, dict[str, str]] = {}
         self._expires_at = 0.0
         self._heap_bytes = 0

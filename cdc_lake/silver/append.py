@@ -67,7 +67,7 @@ def may_repeat(batch: Batch) -> bool:
 
     Bronze then reads them again, or they return from quarantine or a gap as replayed records (`late`).
     """
-    has_more = batch.progress is not None and bool(batch.progress.again or batch.counts.late)
+    has_more = batch.progress is not None and bool(batch.progress.reread_to or batch.counts.late)
     return batch.run.is_comparison or has_more
 
 

@@ -36,7 +36,7 @@ _DEFAULTS = (
 
 
 @dataclass(frozen=True)
-class BronzeState:
+class BronzeInput:
     """The bronze table, and its progress when it was read."""
 
     table: BronzeTable
@@ -59,7 +59,7 @@ class BronzeState:
         }
 
 
-def next_batch(run: SilverRun, first: int, bronze: BronzeState, max_bytes: int) -> tuple[int, int | None, bool]:
+def next_batch(run: SilverRun, first: int, bronze: BronzeInput, max_bytes: int) -> tuple[int, int | None, bool]:
     """Choose bronze's batches from `first` on: of at most `read.max_records_per_batch` records and `max_bytes` in
     total, but at least one batch.
 

@@ -10,7 +10,7 @@ from cdc_lake.columns import quoted
 from cdc_lake.fold.table_events import TableEvents
 from cdc_lake.runs.report import check_totals
 from cdc_lake.silver.append import ahead, appended, may_repeat, remember
-from cdc_lake.silver.batch import Batch, BronzeState
+from cdc_lake.silver.batch import Batch, BronzeInput
 from cdc_lake.silver.evolution import check_steps
 from cdc_lake.silver.merge import fold_events
 from cdc_lake.silver.reader import BatchSchemas
@@ -23,7 +23,7 @@ from cdc_lake.tables.progress import SilverProgress
 
 
 def commit_batch(
-    run: SilverRun, first: int, last: int, progress: SilverProgress | None, bronze: BronzeState, *, is_small: bool
+    run: SilverRun, first: int, last: int, progress: SilverProgress | None, bronze: BronzeInput, *, is_small: bool
 ) -> SilverProgress | None:
     """Merge bronze's batches `first` to `last` into silver, in one commit.
 
@@ -47,8 +47,8 @@ def commit_batch(
     else:
         next_progress = progress.next(run.run_id, **consumed)
         is_at_end = last == bronze.landed.commit
-        if run.settings.merge.mode == "append" and (run.is_comparison or (progress.again and is_at_end)):
-            next_progress = next_progress.model_copy(update={"again": ahead(run, bronze.landed)})
+        if run.settings.merge.mode == "append" and (run.is_comparison or (progress.reread_to and is_at_end)):
+            next_progress = next_progress.model_copy(update={"reread_to": ahead(run, bronze.landed)})
     rows = _landed(run, first, last, progress, bronze).where(F.col("status") == "ok")
     with run.done.phase("read"):
         # Other rows are planned and read again by each action. With many rows, that costs less than caching them.
@@ -57,7 +57,7 @@ def commit_batch(
     return _commit(batch, next_progress) if total else _skip(run, progress, next_progress)
 
 
-def _landed(run: SilverRun, first: int, last: int, progress: SilverProgress | None, bronze: BronzeState) -> DataFrame:
+def _landed(run: SilverRun, first: int, last: int, progress: SilverProgress | None, bronze: BronzeInput) -> DataFrame:
     """The rows of bronze's batches; those of the newest batch from its own files, if bronze has not changed since."""
     is_newest = first == last == bronze.landed.commit
     added = bronze.table.added_by(last, run.bronze) if is_newest else None

@@ -78,8 +78,8 @@ class BatchSchemas:
         """
         return {
             "keys": tuple(sorted(self.layout.keys)),
-            "beside": dict(self.layout.variants),
-            "gone": tuple(sorted(self.layout_change.retired)),
+            "variants": dict(self.layout.variants),
+            "retired": tuple(sorted(self.layout_change.retired)),
             "defaulted": tuple(sorted({*defaulted, *self.defaulted})),
         }
 
@@ -144,7 +144,7 @@ class BronzeReader:
             stored=layout_of(self.silver.schema, progress, key_columns, added_columns(run.settings))
             if progress
             else None,
-            retired=progress.gone if progress else (),
+            retired=progress.retired if progress else (),
             known=run.known,
             column_mapping=run.column_mapping,
             is_keyless=run.settings.key_of_rows is None,

@@ -19,7 +19,7 @@ from cdc_lake.runs.context import OpenRun, Run, check_has_lease, needs_hadoop, s
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import Layer, NewData, Work
-from cdc_lake.silver.batch import BronzeState, next_batch
+from cdc_lake.silver.batch import BronzeInput, next_batch
 from cdc_lake.silver.commit import commit_batch
 from cdc_lake.silver.table_run import SilverRun, check_columns, check_not_behind
 from cdc_lake.spark.session import batch_bytes, planned_for
@@ -163,11 +163,11 @@ class _SilverWork(Work):
             check_not_behind(run, progress)
         run = run.with_current_key(progress.key_from if progress else None)
         max_bytes = batch_bytes(spark, run.settings.read.max_batch_bytes, self.layer.parallel)
-        return _fold_next(run, progress, BronzeState(bronze, bronze.id(), landed), reached or 0, max_bytes)
+        return _fold_next(run, progress, BronzeInput(bronze, bronze.id(), landed), reached or 0, max_bytes)
 
 
 def _fold_next(
-    run: SilverRun, progress: SilverProgress | None, bronze: BronzeState, reached: int, max_bytes: int
+    run: SilverRun, progress: SilverProgress | None, bronze: BronzeInput, reached: int, max_bytes: int
 ) -> bool:
     """Merge the next batch: see `next_batch`.
 

@@ -211,4 +211,4 @@ def layout_of(
     ours = {*SILVER_META, *added}
     columns = {field.name: type_text(field.dataType) for field in silver if field.name not in ours}
     own = progress.keys or [name for name in keys if name in columns]
-    return Layout({name: columns[name] for name in own if name in columns}, columns, progress.beside)
+    return Layout({name: columns[name] for name in own if name in columns}, columns, progress.variants)

@@ -21,7 +21,7 @@ from cdc_lake.registries.subjects import (
     VALUE_SUFFIX,
     Level,
     Subjects,
-    Version,
+    SubjectVersion,
     check_compatible,
     register_compatible,
 )
@@ -162,8 +162,8 @@ class KafkaSink:
 class _Sides:
     """The schema versions of keys and values."""
 
-    key: Version
-    value: Version
+    key: SubjectVersion
+    value: SubjectVersion
 
 
 def _count_checked(rows: DataFrame, schemas: TopicSchemas, topic: str) -> int:
@@ -196,7 +196,7 @@ def _records(rows: DataFrame, sides: _Sides, framing: str, batch: int) -> DataFr
     )
 
 
-def _side(version: Version, framing: str) -> Column:
+def _side(version: SubjectVersion, framing: str) -> Column:
     return add_frame(avro_body(list(fields(parse(version.text))), version.text), framing, version.id)
 
 

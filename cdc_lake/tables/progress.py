@@ -88,6 +88,8 @@ class KeyFrom(BaseModel):
 class Progress(BaseModel):
     """The fields that the progress of all three layers shares: the run that committed, and the commit's number.
 
+    Commits store a field under its alias, if it has one, so that existing lakes stay readable.
+
     Attributes:
         layer: bronze, silver or gold.
         run_id: the run that committed.
@@ -97,7 +99,7 @@ class Progress(BaseModel):
         commit: cdc_lake's commit number, never reused; in bronze it is the rows' `batch`.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_by_name=True)
 
     layer: Literal["bronze", "silver", "gold"]
     run_id: str
@@ -118,7 +120,7 @@ class Progress(BaseModel):
 
     def to_metadata(self) -> str:
         """The text that the commit stores."""
-        return json.dumps({METADATA_KEY: self.model_dump(mode="json")}, separators=(",", ":"))
+        return json.dumps({METADATA_KEY: self.model_dump(mode="json", by_alias=True)}, separators=(",", ":"))
 
     @staticmethod
     def from_metadata(text: str | None) -> "AnyProgress | None":
@@ -158,7 +160,7 @@ class BronzeProgress(Progress):
         record_bytes: the average size of key and value in the newest batch with records; null without one.
         bytes: the size of the records of all batches up to this one.
         gaps: the offsets that this commit skipped; the next commit does not repeat them.
-        again: partition -> the offset up to which the newest generation is being read again.
+        reread_to: partition -> the offset up to which the newest generation is being read again.
         total_rows: rows of all commits up to this one; null if the progress was lost and restored from the rows.
     """
 
@@ -176,7 +178,7 @@ class BronzeProgress(Progress):
     record_bytes: int | None = None
     bytes: int = 0
     gaps: tuple[Gap, ...] = ()
-    again: dict[int, int] = {}
+    reread_to: dict[int, int] = Field(default={}, validation_alias="again", serialization_alias="again")
     total_rows: int | None = None
 
     @property
@@ -235,23 +237,23 @@ class SilverProgress(DerivedProgress):
     Attributes:
         keys: the primary key's columns, sorted.
         key_from: where the events with this key begin, if the primary key changed.
-        beside: variant column -> its target column (`silver.evolution`).
-        gone: the columns that the source no longer sends.
+        variants: variant column -> its target column (`silver.evolution`).
+        retired: the columns that the source no longer sends.
         defaulted: the columns for which a run warned that nulls arrive as the column's default.
         side: the version of the side table that belongs to this commit; None before the first entry.
-        again: with `merge.mode: append`, partition -> the offset up to which bronze reads records again that silver
-            has.
+        reread_to: with `merge.mode: append`, partition -> the offset up to which bronze reads records again that
+            silver has.
         offsets: bronze's `offsets` at the last batch that was merged.
     """
 
     layer: Literal["silver"] = "silver"
     keys: tuple[str, ...] = ()
     key_from: KeyFrom | None = None
-    beside: dict[str, str] = {}
-    gone: tuple[str, ...] = ()
+    variants: dict[str, str] = Field(default={}, validation_alias="beside", serialization_alias="beside")
+    retired: tuple[str, ...] = Field(default=(), validation_alias="gone", serialization_alias="gone")
     defaulted: tuple[str, ...] = ()
     side: SidePin | None = None
-    again: dict[int, int] = {}
+    reread_to: dict[int, int] = Field(default={}, validation_alias="again", serialization_alias="again")
     offsets: dict[str, dict[int, int]] = {}
 
     def ahead_of(self, bronze: BronzeProgress) -> dict[int, tuple[int, int]]:

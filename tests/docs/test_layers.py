@@ -92,6 +92,17 @@ def test_modules_of_a_room_have_no_import_cycles(room: str) -> None:
     tuple(TopologicalSorter(known).static_order())  # raises CycleError
 
 
+def test_class_names_are_unique() -> None:
+    files: dict[str, list[str]] = {}
+    for file in FILES:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                files.setdefault(node.name, []).append(str(file.relative_to(CHECKOUT)))
+
+    assert files
+    assert {name: where for name, where in files.items() if len(where) > 1} == {}
+
+
 @pytest.mark.parametrize("room", WITHOUT_SPARK)
 def test_rules_run_without_spark(room: str) -> None:
     names = [name for file in FILES if room_of(file) == room for name in imported(file)]

@@ -12,7 +12,7 @@ import boto3
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
-from support.catalogued_lake import DATABASES, SILVER, CataloguedLake, entries
+from support.cataloged_lake import DATABASES, SILVER, CatalogedLake, entries
 from support.reading_by_name import Reader, reading
 from typer.testing import CliRunner
 
@@ -74,10 +74,10 @@ def reader(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture(scope="module")
-def lake(spark: SparkSession, server: Server, tmp_path_factory: pytest.TempPathFactory) -> CataloguedLake:
+def lake(spark: SparkSession, server: Server, tmp_path_factory: pytest.TempPathFactory) -> CatalogedLake:
     """A lake with two rows, which the runs registered in the catalog."""
     catalog = CatalogConfig(type="hive", uri=server.address, table="{table}")
-    lake = CataloguedLake(spark, tmp_path_factory.mktemp("catalogued"), catalog)
+    lake = CatalogedLake(spark, tmp_path_factory.mktemp("cataloged"), catalog)
     lake.send(1, n=1, kind="a")
     lake.send(2, n=2, kind="b")
     lake.run()
@@ -85,7 +85,7 @@ def lake(spark: SparkSession, server: Server, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture
-def catalog(spark: SparkSession, lake: CataloguedLake) -> HiveCatalog:
+def catalog(spark: SparkSession, lake: CatalogedLake) -> HiveCatalog:
     """The lake's catalog; each test leaves it up to date."""
     return HiveCatalog(*hadoop(spark), lake.config.catalog)
 
@@ -98,7 +98,7 @@ def of_the_source(rows: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
     }
 
 
-def drift(lake: CataloguedLake, spark: SparkSession) -> dict[str, list[str]]:
+def drift(lake: CatalogedLake, spark: SparkSession) -> dict[str, list[str]]:
     return {one.entry: one.differences for one in check_catalog(lake.config, ["*"], (), spark).drifted}
 
 
@@ -122,7 +122,7 @@ def by_hand(spark: SparkSession, catalog: HiveCatalog, database: str, name: str,
         client.close()
 
 
-def test_metastore_only_session_reads_equal_rows(lake: CataloguedLake, reader: Reader, spark: SparkSession) -> None:
+def test_metastore_only_session_reads_equal_rows(lake: CatalogedLake, reader: Reader, spark: SparkSession) -> None:
     def seen() -> dict[str, dict[int, dict[str, Any]]]:
         found = {kind: of_the_source(reader.rows(f"{database}.thing")) for kind, database in DATABASES.items()}
         assert of_the_source(reader.rows("pagila_silver_hudi_mor.thing_rt")) == found["hudi_mor"]
@@ -155,7 +155,7 @@ def test_metastore_only_session_reads_equal_rows(lake: CataloguedLake, reader: R
 
 
 def test_glue_entries_equal_metastore_entries(
-    spark: SparkSession, lake: CataloguedLake, catalog: HiveCatalog, aws: str
+    spark: SparkSession, lake: CatalogedLake, catalog: HiveCatalog, aws: str
 ) -> None:
     settings = CatalogConfig(type="glue", region="eu-central-1", endpoint=aws, table="{table}")
     in_glue = lake.config.model_copy(update={"catalog": settings})
@@ -178,7 +178,7 @@ def test_glue_entries_equal_metastore_entries(
 
 @pytest.mark.deep
 def test_gold_table_with_changed_columns_is_listed_with_new_ones(
-    lake: CataloguedLake, catalog: HiveCatalog, reader: Reader
+    lake: CatalogedLake, catalog: HiveCatalog, reader: Reader
 ) -> None:
     lake.model("SELECT max(n) AS most, kind FROM thing GROUP BY kind")
     (done,) = lake.run("gold").values()
@@ -196,7 +196,7 @@ def test_columns_have_the_source_comments(catalog: HiveCatalog) -> None:
             assert comments == {"kind": "what it is"}, listing.full_name
 
 
-def test_delta_entry_equals_sparks_own(lake: CataloguedLake, catalog: HiveCatalog, reader: Reader) -> None:
+def test_delta_entry_equals_sparks_own(lake: CatalogedLake, catalog: HiveCatalog, reader: Reader) -> None:
     ours = catalog.found("pagila_silver", ["thing"])["thing"]
     reader.ask(f"CREATE TABLE default.by_spark USING delta LOCATION '{ours.location}'")
     by_spark = catalog.found("default", ["by_spark"])["by_spark"]
@@ -208,9 +208,7 @@ def test_delta_entry_equals_sparks_own(lake: CataloguedLake, catalog: HiveCatalo
 
 
 @pytest.mark.parametrize("kind", [pytest.param("hudi_cow", marks=pytest.mark.deep), "hudi_mor"])
-def test_hudi_entry_equals_hudi_sync(
-    spark: SparkSession, lake: CataloguedLake, catalog: HiveCatalog, kind: str
-) -> None:
+def test_hudi_entry_equals_hudi_sync(spark: SparkSession, lake: CatalogedLake, catalog: HiveCatalog, kind: str) -> None:
     """Glue's entries come from the same listings, without that sync."""
     entry = next(one for one in entries(spark, lake) if one.kind == kind)
     plain = StructType([StructField(field.name, field.dataType) for field in entry.schema])
@@ -244,7 +242,7 @@ def describe_reference(parameters: Mapping[str, str]) -> dict[str, Any]:
     "kind", ["delta", *(pytest.param(f"hudi_{kind}", marks=pytest.mark.deep) for kind in ("cow", "mor"))]
 )
 def test_manual_drift_is_found_and_repaired(
-    spark: SparkSession, lake: CataloguedLake, catalog: HiveCatalog, reader: Reader, kind: str
+    spark: SparkSession, lake: CatalogedLake, catalog: HiveCatalog, reader: Reader, kind: str
 ) -> None:
     database = DATABASES[kind]
     names = ["thing", "thing_rt"] if kind == "hudi_mor" else ["thing"]
@@ -267,7 +265,7 @@ def test_manual_drift_is_found_and_repaired(
     assert [of_the_source(reader.rows(entry)) for entry in listed] == [rows] * len(listed)
 
 
-def test_foreign_entry_is_left_unchanged(spark: SparkSession, lake: CataloguedLake, catalog: HiveCatalog) -> None:
+def test_foreign_entry_is_left_unchanged(spark: SparkSession, lake: CatalogedLake, catalog: HiveCatalog) -> None:
     before = catalog.found("pagila_silver", ["thing"])["thing"]
     by_hand(spark, catalog, "pagila_silver", "thing", location="file:/somebody/elses", parameters={"EXTERNAL": "TRUE"})
 
@@ -282,7 +280,7 @@ def test_foreign_entry_is_left_unchanged(spark: SparkSession, lake: CataloguedLa
 
 
 def test_drop_removes_only_the_catalog_entry(
-    spark: SparkSession, lake: CataloguedLake, catalog: HiveCatalog, reader: Reader
+    spark: SparkSession, lake: CatalogedLake, catalog: HiveCatalog, reader: Reader
 ) -> None:
     rows = {kind: lake.rows(kind) for kind in DATABASES}
 
@@ -297,7 +295,7 @@ def test_drop_removes_only_the_catalog_entry(
 
 
 @pytest.mark.deep
-def test_surplus_entry_is_reported_and_removed(spark: SparkSession, lake: CataloguedLake, catalog: HiveCatalog) -> None:
+def test_surplus_entry_is_reported_and_removed(spark: SparkSession, lake: CatalogedLake, catalog: HiveCatalog) -> None:
     gone = next(one for one in entries(spark, lake) if one.layer == "bronze")
     catalog.put(replace(gone, name="gone", path=f"{gone.path}_gone"))
     reader_s = replace(gone, name="of_another_lake", path="/another/lake/bronze/thing")
@@ -315,7 +313,7 @@ def test_metastore_outage_only_warns_and_next_run_catches_up(
 ) -> None:
     here = CatalogConfig(type="hive", uri=server.address, database="mended_{layer}")
     down = here.model_copy(update={"uri": "thrift://127.0.0.1:9"})
-    lake = CataloguedLake(spark, tmp_path, down)
+    lake = CatalogedLake(spark, tmp_path, down)
     lake.send(1, n=1, kind="a")
 
     (done,) = lake.run("bronze").values()
@@ -336,7 +334,7 @@ def test_metastore_outage_only_warns_and_next_run_catches_up(
 
 
 def test_catalog_check_exits_30_on_drift(
-    lake: CataloguedLake, catalog: HiveCatalog, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    lake: CatalogedLake, catalog: HiveCatalog, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "cdc-lake.yml"
     file.write_text(
@@ -364,7 +362,7 @@ def test_catalog_check_exits_30_on_drift(
 
 
 def test_check_of_delta_tables_starts_no_session(
-    lake: CataloguedLake, spark: SparkSession, catalog: HiveCatalog, monkeypatch: pytest.MonkeyPatch
+    lake: CatalogedLake, spark: SparkSession, catalog: HiveCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*arguments: Any) -> None:
         raise AssertionError("a session is made")

@@ -12,7 +12,7 @@ from cdc_lake.config import Config, LakeConfig
 from cdc_lake.operations.plan import plan
 from cdc_lake.operations.rebuild import RebuildOptions, run_rebuild
 from cdc_lake.operations.reconcile import run_reconcile
-from cdc_lake.runs.report import Failure
+from cdc_lake.runs.report import ReportedError
 from cdc_lake.silver.run import run_silver
 
 
@@ -38,7 +38,7 @@ class EditedLake:
         (found,) = self.lake.silver.read().where("id = 1").collect()
         return found
 
-    def refused(self) -> Failure:
+    def refused(self) -> ReportedError:
         """The exit of a silver run."""
         (done,) = run_silver(self.config, [self.topic.table], self.spark).tables
         assert done.error is not None

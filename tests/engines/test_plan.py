@@ -18,7 +18,7 @@ from cdc_lake.cli.look import _print_plan
 from cdc_lake.config import Config, LakeConfig, StackConfig, TableConfig
 from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.operations.plan import Plan, plan
-from cdc_lake.registries.subjects import Version
+from cdc_lake.registries.subjects import SubjectVersion
 from cdc_lake.runs.context import Leases, lake_of
 from cdc_lake.storage.hadoop import Storage
 
@@ -37,11 +37,11 @@ class Announcing:
     def __init__(self, text: str | None) -> None:
         self._text = text
 
-    def version(self, subject: str, number: str | None = None) -> Version | None:
+    def version(self, subject: str, number: str | None = None) -> SubjectVersion | None:
         """See `Subjects`."""
         if self._text is None:
             raise InfrastructureError("the registry", "it does not answer any more", "run again")
-        return Version("2", self._text, "contentId", 21) if subject == f"{TABLE}-value" else None
+        return SubjectVersion("2", self._text, "contentId", 21) if subject == f"{TABLE}-value" else None
 
 
 def changes(*names: str) -> list[Change]:

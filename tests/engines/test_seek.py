@@ -142,7 +142,7 @@ def test_seek_back_loads_skipped_offsets_exactly_once(
     here.fold()
 
     assert done.error is None
-    assert here.progress.again == {}
+    assert here.progress.reread_to == {}
     assert here.places() == whole.places()
     rows = sorted(here.rows("bronze"), key=lambda row: (row["partition"], row["offset"]))
     times = [[row["log_ts"] for row in rows if row["partition"] == partition] for partition in ends]
@@ -221,7 +221,7 @@ def test_seek_forward_records_a_gap_only_for_unread_offsets(spark: SparkSession,
     here.seek({0: 2})
     assert here.offset_changes("latest") == [OffsetChange(table=topic.table, partition=0, offset=2, new_offset=6)]
     here.seek("latest")
-    assert (here.progress.gaps, here.progress.again) == ((), {})  # 3 to 5 were read
+    assert (here.progress.gaps, here.progress.reread_to) == ((), {})  # 3 to 5 were read
     here.broker.append(topic.change("c", 6))
     here.broker.append(topic.change("c", 7))
     here.seek({0: 7})

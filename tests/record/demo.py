@@ -15,7 +15,7 @@ from confluent_kafka import Message
 from psycopg import sql
 
 from cdc_lake.demo import sample
-from cdc_lake.demo.comparer import CATALOGUE, columns_of
+from cdc_lake.demo.comparer import CATALOG, columns_of
 from cdc_lake.demo.hard_changes import FILM, Generate, Player
 from cdc_lake.demo.recorded import RECORDING, TOPIC
 from cdc_lake.demo.servers.connectors import postgres_connector_config, put_connector
@@ -75,8 +75,8 @@ def record_demo(endpoints: Mapping[str, str]) -> None:
         sample.wait_until_sent(dsn, _DATABASE, _SENT_SECONDS)
         _change(source)
         sample.wait_until_sent(dsn, _DATABASE, _SENT_SECONDS)
-        catalogue = source.execute(CATALOGUE, {"table": _TABLE}).fetchall()
-        rows = _texts(source, _rows_query(catalogue))
+        catalog = source.execute(CATALOG, {"table": _TABLE}).fetchall()
+        rows = _texts(source, _rows_query(catalog))
         gold = _texts(source, _GOLD)
     arrived = list(messages(endpoints["kafka"], [TOPIC]))
     texts = {
@@ -90,7 +90,7 @@ def record_demo(endpoints: Mapping[str, str]) -> None:
         "story_key": key,
         "schemas": texts,
         "records": [*map(_record, arrived), *appended],
-        "catalogue": catalogue,
+        "catalogue": catalog,
         "rows": rows,
         "gold": gold,
     }
@@ -115,9 +115,9 @@ def _seldom(generate: Generate) -> Generate:
     return lambda random: generate(random) if random.random() < _WIDE_SHARE else None
 
 
-def _rows_query(catalogue: Sequence[Sequence[Any]]) -> str:
+def _rows_query(catalog: Sequence[Sequence[Any]]) -> str:
     """A query for the table's rows, each as a JSON array of what the comparer reads from Postgres."""
-    columns = columns_of(catalogue)
+    columns = columns_of(catalog)
     cells = ", ".join(column.rule.select.format(c=sql.Identifier(column.name).as_string()) for column in columns)
     return f"SELECT json_build_array({cells})::text FROM {_TABLE} ORDER BY film_id"
 

@@ -19,7 +19,7 @@ from psycopg.types.json import Jsonb
 
 from cdc_lake.demo.comparer import Comparison, Difference, compare, main
 from cdc_lake.demo.proof import compare_table, gold_result
-from cdc_lake.reconcile.catalogue import LIKE_PLACEHOLDER, QUARANTINED_KEY, ZONE_WITH_SECONDS, read_tables
+from cdc_lake.reconcile.postgres_catalog import LIKE_PLACEHOLDER, QUARANTINED_KEY, ZONE_WITH_SECONDS, read_tables
 
 pytestmark = pytest.mark.core
 

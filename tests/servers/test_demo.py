@@ -28,7 +28,7 @@ from cdc_lake.demo import sample
 from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.demo.shop import ENOUGH
 from cdc_lake.demo.source import FLOOR, SAMPLE, SMALL_FLOOR, SMALL_TABLES, models_reading_only
-from cdc_lake.reconcile.catalogue import CUT_TIME, OTHER_CALENDAR, SEVERAL_DIMENSIONS
+from cdc_lake.reconcile.postgres_catalog import CUT_TIME, OTHER_CALENDAR, SEVERAL_DIMENSIONS
 
 COMMAND = Path(sys.executable).with_name("cdc-lake")
 SLICE = ["pagila.public.customer", "pagila.public.payment"]

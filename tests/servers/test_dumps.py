@@ -15,7 +15,7 @@ from cdc_lake.demo.dump import LoadedDump, load_dump
 from cdc_lake.demo.servers.postgres import program
 from cdc_lake.demo.source import change, dump_source
 from cdc_lake.errors import ConfigError
-from cdc_lake.reconcile.catalogue import Table, read_tables
+from cdc_lake.reconcile.postgres_catalog import SourceTable, read_tables
 
 FOLDER = Path(__file__).with_name("dumps")
 DUMPS = [FOLDER / "harbour.sql", FOLDER / "observatory.sql"]
@@ -41,7 +41,7 @@ def copies(stack: Any, dsn: str) -> Iterator[tuple[str, str]]:
             admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
-def tables(dsn: str) -> dict[str, Table]:
+def tables(dsn: str) -> dict[str, SourceTable]:
     with psycopg.connect(dsn) as source:
         return {table.place: table for table in read_tables(source)}
 
@@ -84,7 +84,7 @@ def test_table_that_debezium_cannot_follow_gives_the_reason(copies: tuple[str, s
     assert troubles["odd"] == "Debezium does not send the type of its primary key"
 
 
-def test_catalogue_describes_columns(dsn: str) -> None:
+def test_catalog_describes_columns(dsn: str) -> None:
     star = {column.name: column for column in tables(dsn)["Sky Survey.Star"].columns}
 
     assert (star["Größe"].type, star["Größe"].lake_name) == ("numeric", "Gr__e")

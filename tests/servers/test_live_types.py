@@ -35,7 +35,7 @@ from cdc_lake.demo.comparer import compare
 from cdc_lake.demo.servers.connectors import postgres_connector_config, put_connector
 from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.operations.reconcile import run_reconcile
-from cdc_lake.reconcile.catalogue import NOT_SENT, read_tables
+from cdc_lake.reconcile.postgres_catalog import NOT_SENT, read_tables
 from cdc_lake.silver.run import run_silver
 
 SMALL = {"types_small": {st.DECIMALS: "precise", st.TIMES: "adaptive"}}

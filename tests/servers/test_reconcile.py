@@ -21,7 +21,7 @@ from cdc_lake.config import Config, load_config
 from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.errors import InfrastructureError
 from cdc_lake.operations.reconcile import run_reconcile
-from cdc_lake.reconcile import catalogue, ranges
+from cdc_lake.reconcile import postgres_catalog, ranges
 from cdc_lake.reconcile.postgres import open_snapshot
 from cdc_lake.reconcile.rows import NEVER_THERE
 from cdc_lake.runs.context import lake_of
@@ -276,7 +276,7 @@ def test_only_differing_rows_of_many_types_are_named(
 
     assert found(done) == expected
     assert done.reconciled is not None
-    assert done.reconciled.columns == {"area": catalogue.NOT_SENT}
+    assert done.reconciled.columns == {"area": postgres_catalog.NOT_SENT}
     assert done.reconciled.losses == {NEVER_THERE: 1}
     assert (done.reconciled.silver_lsn, done.rows["changed"]) == ("0/10", len(CELLS) + 1)
     assert (done.rows["ranges"], done.rows["ranges_differing"]) == (16, 6)
@@ -310,9 +310,9 @@ def test_lost_values_and_quarantined_keys_are_known_losses(
     }
     assert done.reconciled is not None
     assert done.reconciled.losses == {
-        catalogue.QUARANTINED_KEY: 2,
-        catalogue.ZONE_WITH_SECONDS: 1,
-        catalogue.LIKE_PLACEHOLDER: 1,
+        postgres_catalog.QUARANTINED_KEY: 2,
+        postgres_catalog.ZONE_WITH_SECONDS: 1,
+        postgres_catalog.LIKE_PLACEHOLDER: 1,
     }
 
 
@@ -320,20 +320,20 @@ def test_changes_in_flight_are_equal_once_silver_has_them(
     stack: Stack, spark: SparkSession, tmp_path: Path, dsn: str
 ) -> None:
     held = {"id": "int", "note": "string", "gone": "string", "price": "string", "price__int": "int"}
-    beside = {"price__int": "price"}
+    variants = {"price__int": "price"}
     lake = Lake(spark, tmp_path, stack, schema={"rename": {"amount": "price"}})
     with psycopg.connect(dsn) as source:
         source.execute("CREATE TABLE late (id int PRIMARY KEY, note text, added int, amount int)")
         source.execute("INSERT INTO late VALUES (1, 'new', 0, 1), (2, 'b', 0, 2), (3, 'never', 0, 3)")
     second = {"id": 2, "note": "b", "gone": "x", "price": "2"}
-    lake.put("late", held, ["id"], [{"id": 1, "note": "old", "price__int": 1}, second], beside=beside)
+    lake.put("late", held, ["id"], [{"id": 1, "note": "old", "price__int": 1}, second], variants=variants)
 
     class SilverGoesOn(TableScheduler):
         """Silver merges one of the two changes during the wait."""
 
         def wait(self, seconds: float) -> bool:
             first = {"id": 1, "note": "new", "price__int": 1}
-            lake.put("late", held, ["id"], [first, second], commit=2, beside=beside)
+            lake.put("late", held, ["id"], [first, second], commit=2, variants=variants)
             return False
 
     done = lake.reconciled("late", wait_seconds=0.001, scheduler=SilverGoesOn(spark=spark))
@@ -385,7 +385,7 @@ def test_command_prints_differences_and_exits_30(stack: Stack, spark: SparkSessi
     shown = said()
     assert max(map(len, shown.splitlines())) <= 80
     assert "changed shop=1,sku=b: price" in shown
-    assert f"known loss, 1 value: {catalogue.NULL_AS_DEFAULT}" in shown
+    assert f"known loss, 1 value: {postgres_catalog.NULL_AS_DEFAULT}" in shown
     (line,) = said("--json", "--keys", "0").splitlines()
     assert json.loads(line)["tables"][0]["reconciled"]["first"] == []
 

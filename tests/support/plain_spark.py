@@ -20,7 +20,7 @@ from pathlib import Path
 
 from cdc_lake.config import CHECKOUT
 from cdc_lake.demo.jobs import SMALL_JVM, Platform
-from cdc_lake.packaging import ENVIRONMENT, Plan, build
+from cdc_lake.packaging import ENVIRONMENT, UploadPlan, build
 from cdc_lake.spark.jars import EXTRACTION_FILTER
 from cdc_lake.spark.java import find_java
 
@@ -63,8 +63,8 @@ class PlainSpark:
         return self.folder / "dist" / "emr7"
 
     @property
-    def plan(self) -> Plan:
-        return Plan.model_validate_json((self.package / "upload.json").read_text(encoding="utf-8"))
+    def plan(self) -> UploadPlan:
+        return UploadPlan.model_validate_json((self.package / "upload.json").read_text(encoding="utf-8"))
 
     @property
     def venv(self) -> Path:

@@ -20,16 +20,16 @@ from pyspark.sql.types import (
 
 from cdc_lake.errors import UnsupportedError
 from cdc_lake.reconcile.canonical import rule, split_texts
-from cdc_lake.reconcile.catalogue import NOT_SENT, Column, Table
 from cdc_lake.reconcile.columns import shared_columns
-from cdc_lake.reconcile.rows import NEVER_THERE, Difference, Differences, TextRow
+from cdc_lake.reconcile.postgres_catalog import NOT_SENT, SourceColumn, SourceTable
+from cdc_lake.reconcile.rows import NEVER_THERE, Differences, RowDifference, TextRow
 
 pytestmark = pytest.mark.core
 
 
-def column(kind: str, name: str = "c", **traits: Any) -> Column:
+def column(kind: str, name: str = "c", **traits: Any) -> SourceColumn:
     known = dict.fromkeys(("is_array", "has_default", "is_generated", "is_unique", "is_reference"), False)
-    return Column(name, kind, traits.pop("kind", "b"), is_nullable=True, key_place=None, **{**known, **traits})
+    return SourceColumn(name, kind, traits.pop("kind", "b"), is_nullable=True, key_place=None, **{**known, **traits})
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_incomparable_types_are_not_compared(kind: str, held: DataType) -> None:
     assert rule(column(kind, is_array=True), held) is None
 
 
-TABLE = Table(
+TABLE = SourceTable(
     "public", "thing", (column("int4", "id"), column("text", "my name"), column("bytea", "raw"), column("box", "b"))
 )
 SILVER = StructType(
@@ -103,7 +103,7 @@ def holding(name: str) -> list[str]:
 
 
 def test_variant_columns_are_compared_only_if_all_are_comparable() -> None:
-    table = Table("public", "thing", (column("int4", "id"), column("int4", "price"), column("date", "day")))
+    table = SourceTable("public", "thing", (column("int4", "id"), column("int4", "price"), column("date", "day")))
     silver = StructType(
         [
             StructField("id", IntegerType()),
@@ -150,12 +150,12 @@ def test_rows_are_matched_by_key_and_duplicate_keys_are_repeated() -> None:
 
     assert found.counts == {"missing": 1, "repeated": 2, "extra": 1, "changed": 1}
     assert found.losses == {NEVER_THERE: 1}
-    assert found.first == [Difference("missing", 1), Difference("repeated", 2), Difference("extra", 3)]
+    assert found.first == [RowDifference("missing", 1), RowDifference("repeated", 2), RowDifference("extra", 3)]
     assert shared.key_values(6) == {"id": "6"}
 
 
 def test_missing_key_before_christ_may_be_another_key() -> None:
-    table = Table("public", "thing", (column("date", "day"), column("int4", "id"), column("text", "my_name")))
+    table = SourceTable("public", "thing", (column("date", "day"), column("int4", "id"), column("text", "my_name")))
     fields = [StructField("day", DateType()), StructField("id", IntegerType()), StructField("my_name", StringType())]
     shared, _ = shared_columns(table, StructType(fields), ["day", "id"], lambda name: [name])
     days = [

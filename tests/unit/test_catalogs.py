@@ -20,8 +20,8 @@ from pyspark.sql.types import (
 )
 
 from cdc_lake.catalogs.catalog import (
-    Column,
     Entry,
+    HiveColumn,
     check_is_ours,
     colliding,
     delta_listing,
@@ -135,14 +135,14 @@ def test_delta_table_is_listed_with_all_or_one_generic_column() -> None:
     listing = delta_listing(FILM)
 
     assert listing.columns == (
-        Column("id", "int", "the key"),
-        Column("paid", "decimal(5,2)"),
-        Column("at", "timestamp"),
-        Column("local", "timestamp"),
-        Column("tags", "array<struct<n:bigint>>"),
-        Column("partition_at_month", "string"),
+        HiveColumn("id", "int", "the key"),
+        HiveColumn("paid", "decimal(5,2)"),
+        HiveColumn("at", "timestamp"),
+        HiveColumn("local", "timestamp"),
+        HiveColumn("tags", "array<struct<n:bigint>>"),
+        HiveColumn("partition_at_month", "string"),
     )
-    assert delta_listing(FILM, with_columns=False).columns == (Column("col", "array<string>"),)
+    assert delta_listing(FILM, with_columns=False).columns == (HiveColumn("col", "array<string>"),)
     assert listing.parameters["spark.sql.sources.provider"] == "delta"
     assert listing.serde == {"path": FILM.path, "serialization.format": "1"}
 
@@ -153,7 +153,7 @@ def test_merge_on_read_table_has_three_entries() -> None:
     is_realtime = {name: "Realtime" in one.input_format for name, one in listings.items()}
     assert is_realtime == {"film": True, "film_ro": False, "film_rt": True}
     assert [one.serde["hoodie.query.as.ro.table"] for one in listings.values()] == ["false", "true", "false"]
-    assert listings["film"].partition_by == (Column("partition_at_month", "string"),)
+    assert listings["film"].partition_by == (HiveColumn("partition_at_month", "string"),)
     assert "partition_at_month" not in [column.name for column in listings["film"].columns]
 
 
@@ -179,7 +179,7 @@ def test_each_difference_of_an_entry_is_reported() -> None:
     assert differences(wanted, None) == ["missing"]
     assert said(location="/elsewhere") == ["location is /elsewhere"]
     assert said(columns=(first, *others)) == ["missing columns: paid"]
-    assert said(columns=(*wanted.columns, Column("x", "int"))) == ["extra columns: x"]
+    assert said(columns=(*wanted.columns, HiveColumn("x", "int"))) == ["extra columns: x"]
     assert said(columns=(first, replace(second, type="string"), *others)) == ["paid is string"]
     assert said(columns=(replace(first, comment=""), second, *others)) == ["id has a different comment"]
     assert said(columns=(second, first, *others)) == ["different order of columns"]

@@ -19,7 +19,7 @@ from cdc_lake.errors import ConfigError
 from cdc_lake.operations.plan import Plan, TablePlan
 from cdc_lake.operations.status import Status, TableStatus
 from cdc_lake.operations.story import Story, StoryEvent
-from cdc_lake.runs.report import Failure, Report, TableReport
+from cdc_lake.runs.report import Report, ReportedError, TableReport
 
 pytestmark = pytest.mark.core
 
@@ -107,7 +107,7 @@ def test_plan_lists_the_offsets_and_batches_it_would_read() -> None:
 
 
 def test_warnings_and_errors_cannot_forge_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    failure = Failure(code="CDC-100", message=FORGED + HOSTILE, exit_code=1, retryable=False)
+    failure = ReportedError(code="CDC-100", message=FORGED + HOSTILE, exit_code=1, retryable=False)
     done = TableReport(table="t", status="failed", warnings=[FORGED + HOSTILE], error=failure)
     report = Report(run_id="r", layer="bronze", started_at=datetime(2026, 1, 1, tzinfo=UTC), tables=[done])
 

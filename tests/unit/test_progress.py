@@ -1,5 +1,7 @@
 """Progress in a commit's metadata is read back unchanged; metadata of other programs is ignored."""
 
+import json
+
 import pytest
 
 from cdc_lake.errors import UnsupportedError
@@ -15,6 +17,9 @@ SILVER = SilverProgress(
     commit=1,
     sources={"table-id": 7},
     side=SidePin(id="side-id", nonce="side-nonce", version=3, kinds=("key", "image"), swept_ms=1_700_000_000_000),
+    variants={"price__int": "price"},
+    retired=("note",),
+    reread_to={0: 5},
 )
 GOLD = GoldProgress(run_id="r", commit=3, sources={"table-id": 7}, epochs={"table-id": 1}, model="5f1d")
 WITH_GAPS = BronzeProgress(
@@ -30,6 +35,15 @@ WITH_GAPS = BronzeProgress(
 @pytest.mark.parametrize("progress", [BRONZE, SILVER, GOLD, WITH_GAPS])
 def test_progress_round_trips_through_metadata(progress: Progress) -> None:
     assert Progress.from_metadata(progress.to_metadata()) == progress
+
+
+def test_commits_keep_the_stored_field_names() -> None:
+    following = SILVER.next("r", reread_to={1: 7})
+    stored = json.loads(following.to_metadata())["cdc_lake"]
+
+    assert (stored["beside"], stored["gone"], stored["again"]) == ({"price__int": "price"}, ["note"], {"1": 7})
+    assert not stored.keys() & {"variants", "retired", "reread_to"}
+    assert json.loads(BRONZE.next("r", reread_to={1: 7}).to_metadata())["cdc_lake"]["again"] == {"1": 7}
 
 
 @pytest.mark.parametrize(

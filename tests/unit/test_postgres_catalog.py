@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from cdc_lake.demo.comparer import Difference, Kind
-from cdc_lake.reconcile import catalogue
-from cdc_lake.reconcile.catalogue import Column, Table, in_the_lake
+from cdc_lake.reconcile import postgres_catalog as catalog
+from cdc_lake.reconcile.postgres_catalog import SourceColumn, SourceTable, in_the_lake
 
 pytestmark = pytest.mark.core
 
-PLAIN = Column(
+PLAIN = SourceColumn(
     *("a column", "text", "b"),
     is_array=False,
     is_nullable=True,
@@ -30,46 +30,46 @@ A_DATE_ARRAY = {"type": "date", "is_array": True}
 
 def loss(source: object, lake: object, found: Kind = "cell", **traits: Any) -> str | None:
     """The loss that explains a difference in a column with these properties."""
-    table = Table("public", "thing", (replace(PLAIN, **traits),))
+    table = SourceTable("public", "thing", (replace(PLAIN, **traits),))
     return table.loss(Difference(found, (1,), "a column", source, lake))
 
 
 @pytest.mark.parametrize(
     ("traits", "source", "lake", "known"),
     [
-        ({"has_default": True}, None, "the default", catalogue.NULL_AS_DEFAULT),
-        ({"type": "numeric"}, Decimal("NaN"), None, catalogue.NOT_FINITE),
-        ({"type": "numeric", "has_default": True}, Decimal("-Infinity"), Decimal(1), catalogue.NOT_FINITE),
-        ({"type": "numeric", "is_array": True}, (Decimal(1), Decimal("NaN")), None, catalogue.NOT_FINITE),
-        ({"type": "timestamptz"}, Decimal("Infinity"), None, catalogue.NOT_FINITE),
-        ({"type": "date"}, Decimal(-735_000), None, catalogue.OUT_OF_CALENDAR),
-        ({"is_generated": True}, "computed", None, catalogue.GENERATED),
-        ({}, PLACEHOLDER, None, catalogue.LIKE_PLACEHOLDER),
-        ({"is_array": True}, (PLACEHOLDER,), ("before",), catalogue.LIKE_PLACEHOLDER),
-        ({"type": "bytea"}, PLACEHOLDER.encode(), b"before", catalogue.LIKE_PLACEHOLDER),
-        ({"type": "timetz"}, "10:00:00.5+01:00:30", None, catalogue.ZONE_WITH_SECONDS),
-        ({"type": "name"}, "pg_class", None, catalogue.NOT_SENT),
-        ({"type": "Mood", "kind": "e", "is_array": True}, ("sad", None), None, catalogue.NULL_IN_ARRAY),
-        ({"type": "float8", "is_array": True}, (1.5,) * 1000, None, catalogue.LARGE_ARRAY),
-        ({"type": "date"}, date(1582, 10, 10), date(1582, 10, 20), catalogue.OTHER_CALENDAR),
-        ({"type": "date"}, Decimal(-735_000), date(43, 3, 15), catalogue.OTHER_CALENDAR),
-        (A_DATE_ARRAY, (date(2024, 1, 1), Decimal(5_000_000)), (date(2024, 1, 1), None), catalogue.OUT_OF_CALENDAR),
-        (A_DATE_ARRAY, (Decimal("-Infinity"), None), (None, None), catalogue.NOT_FINITE),
+        ({"has_default": True}, None, "the default", catalog.NULL_AS_DEFAULT),
+        ({"type": "numeric"}, Decimal("NaN"), None, catalog.NOT_FINITE),
+        ({"type": "numeric", "has_default": True}, Decimal("-Infinity"), Decimal(1), catalog.NOT_FINITE),
+        ({"type": "numeric", "is_array": True}, (Decimal(1), Decimal("NaN")), None, catalog.NOT_FINITE),
+        ({"type": "timestamptz"}, Decimal("Infinity"), None, catalog.NOT_FINITE),
+        ({"type": "date"}, Decimal(-735_000), None, catalog.OUT_OF_CALENDAR),
+        ({"is_generated": True}, "computed", None, catalog.GENERATED),
+        ({}, PLACEHOLDER, None, catalog.LIKE_PLACEHOLDER),
+        ({"is_array": True}, (PLACEHOLDER,), ("before",), catalog.LIKE_PLACEHOLDER),
+        ({"type": "bytea"}, PLACEHOLDER.encode(), b"before", catalog.LIKE_PLACEHOLDER),
+        ({"type": "timetz"}, "10:00:00.5+01:00:30", None, catalog.ZONE_WITH_SECONDS),
+        ({"type": "name"}, "pg_class", None, catalog.NOT_SENT),
+        ({"type": "Mood", "kind": "e", "is_array": True}, ("sad", None), None, catalog.NULL_IN_ARRAY),
+        ({"type": "float8", "is_array": True}, (1.5,) * 1000, None, catalog.LARGE_ARRAY),
+        ({"type": "date"}, date(1582, 10, 10), date(1582, 10, 20), catalog.OTHER_CALENDAR),
+        ({"type": "date"}, Decimal(-735_000), date(43, 3, 15), catalog.OTHER_CALENDAR),
+        (A_DATE_ARRAY, (date(2024, 1, 1), Decimal(5_000_000)), (date(2024, 1, 1), None), catalog.OUT_OF_CALENDAR),
+        (A_DATE_ARRAY, (Decimal("-Infinity"), None), (None, None), catalog.NOT_FINITE),
         (
             {"type": "timestamptz", "is_array": True},
             (datetime(1500, 1, 1, 12, tzinfo=UTC),),
             (datetime(1500, 1, 10, 12, tzinfo=UTC),),
-            catalogue.OTHER_CALENDAR,
+            catalog.OTHER_CALENDAR,
         ),
-        ({"type": "time", "is_array": True}, (Decimal(86_400_000_000), Decimal(1_999)), (0, 1_000), catalogue.CUT_TIME),
-        ({"type": "interval"}, Decimal(5_000_001), 5_000_000, catalogue.ROUNDED_INTERVAL),
-        ({"type": "int4", "is_array": True}, ((1, 2, 3, 4),), (None, None), catalogue.SEVERAL_DIMENSIONS),
-        ({"type": "int4", "is_array": True}, ((7, 8),), (None, None), catalogue.SEVERAL_DIMENSIONS),
+        ({"type": "time", "is_array": True}, (Decimal(86_400_000_000), Decimal(1_999)), (0, 1_000), catalog.CUT_TIME),
+        ({"type": "interval"}, Decimal(5_000_001), 5_000_000, catalog.ROUNDED_INTERVAL),
+        ({"type": "int4", "is_array": True}, ((1, 2, 3, 4),), (None, None), catalog.SEVERAL_DIMENSIONS),
+        ({"type": "int4", "is_array": True}, ((7, 8),), (None, None), catalog.SEVERAL_DIMENSIONS),
         (
             {"type": "text", "is_array": True},
             (("a", "b"),),
             ("[Ljava.lang.String;@6ff90734",),
-            catalogue.SEVERAL_DIMENSIONS,
+            catalog.SEVERAL_DIMENSIONS,
         ),
     ],
     ids=str,
@@ -117,8 +117,8 @@ def test_other_differences_are_not_known_losses(traits: dict[str, Any], source: 
 
 
 def test_missing_column_is_known_only_if_its_type_is_not_sent() -> None:
-    assert loss("string", None, "column", type="polygon") == catalogue.NOT_SENT
-    assert loss("string", None, "column", type="address", kind="c") == catalogue.NOT_SENT
+    assert loss("string", None, "column", type="polygon") == catalog.NOT_SENT
+    assert loss("string", None, "column", type="address", kind="c") == catalog.NOT_SENT
     assert loss("string", None, "column") is None
 
 
@@ -130,9 +130,9 @@ def test_missing_or_extra_row_is_not_a_known_loss(kind: Kind) -> None:
 @pytest.mark.parametrize(
     ("traits", "value", "known"),
     [
-        ({"type": "date"}, Decimal(2_932_897), catalogue.QUARANTINED_KEY),
-        ({"type": "date"}, Decimal("-Infinity"), catalogue.QUARANTINED_KEY),
-        ({"type": "timestamptz"}, Decimal(-62_200_000_000_000_000), catalogue.QUARANTINED_KEY),
+        ({"type": "date"}, Decimal(2_932_897), catalog.QUARANTINED_KEY),
+        ({"type": "date"}, Decimal("-Infinity"), catalog.QUARANTINED_KEY),
+        ({"type": "timestamptz"}, Decimal(-62_200_000_000_000_000), catalog.QUARANTINED_KEY),
         ({"type": "date"}, date(9999, 12, 31), None),
         ({"type": "date"}, Decimal(-735_000), None),
         ({"type": "numeric"}, Decimal(2_932_897), None),
@@ -143,7 +143,7 @@ def test_missing_row_with_a_quarantined_key_is_known(traits: dict[str, Any], val
     columns = (replace(PLAIN, type="numeric", key_place=1), replace(PLAIN, key_place=0, **traits))
     found = Difference("missing", (value, Decimal(10_000_000)), None, (), None)
 
-    assert Table("public", "thing", columns).loss(found) == known
+    assert SourceTable("public", "thing", columns).loss(found) == known
 
 
 @pytest.mark.parametrize(
@@ -155,4 +155,4 @@ def test_column_names_follow_avro_rules(source: str, lake: str) -> None:
 
 
 def test_topic_names_follow_kafka_rules() -> None:
-    assert Table("Sky Survey", "Größe, 2.v-1", ()).topic("dump") == "dump.Sky_Survey.Gr__e__2.v-1"
+    assert SourceTable("Sky Survey", "Größe, 2.v-1", ()).topic("dump") == "dump.Sky_Survey.Gr__e__2.v-1"

@@ -57,7 +57,7 @@ _GREGORIAN_CALENDAR = date(1582, 10, 15)
 _DAY_MICROS = 86_400_000_000
 
 
-class Difference(Protocol):
+class LossCandidate(Protocol):
     """A difference between a table of the lake and the source's.
 
     Attributes:
@@ -90,7 +90,7 @@ def in_the_lake(column: str) -> str:
 
 
 @dataclass(frozen=True)
-class Column:
+class SourceColumn:
     """A column of a table.
 
     Attributes:
@@ -129,7 +129,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Table:
+class SourceTable:
     """A table; a partitioned table counts as one.
 
     Attributes:
@@ -138,7 +138,7 @@ class Table:
 
     schema: str
     name: str
-    columns: tuple[Column, ...]
+    columns: tuple[SourceColumn, ...]
     trouble: str | None = None
 
     @property
@@ -155,7 +155,7 @@ class Table:
         """The topic of its records; Debezium replaces characters that Kafka does not allow by `_`."""
         return re.sub(r"[^a-zA-Z0-9._-]", "_", f"{prefix}.{self.schema}.{self.name}")
 
-    def loss(self, difference: Difference) -> str | None:
+    def loss(self, difference: LossCandidate) -> str | None:
         """The kind of loss before Kafka that explains a difference; none for a real difference."""
         if difference.kind == "missing":
             key = sorted((c for c in self.columns if c.is_key), key=lambda c: c.key_place or 0)
@@ -168,7 +168,7 @@ class Table:
         return _cell_loss(column, difference.source, difference.lake) if difference.kind == "cell" else None
 
 
-def _cell_loss(column: Column, source: object, lake: object) -> str | None:
+def _cell_loss(column: SourceColumn, source: object, lake: object) -> str | None:
     """The kind of loss that explains a different value."""
     if not column.is_sent:
         return NOT_SENT
@@ -198,7 +198,7 @@ def _cell_loss(column: Column, source: object, lake: object) -> str | None:
     return LARGE_ARRAY if column.is_array and source != () and column.type not in _ARRAY_PLACEHOLDERS else None
 
 
-def _changed_value_loss(column: Column, source: Any, lake: Any) -> str | None:
+def _changed_value_loss(column: SourceColumn, source: Any, lake: Any) -> str | None:
     """The kind of loss that explains a different value, if neither is null."""
     if not column.is_array:
         return _changed_element_loss(column.type, source, lake, in_array=False)
@@ -234,7 +234,7 @@ def _changed_day_loss(source: Any, lake: Any) -> str | None:
     return OTHER_CALENDAR if day < _GREGORIAN_CALENDAR and abs(lake - source) <= timedelta(days=10) else None
 
 
-def is_of_other_calendar(column: Column, value: object) -> bool:
+def is_of_other_calendar(column: SourceColumn, value: object) -> bool:
     """Whether a date may arrive as another date; a number is one outside Python's range."""
     if column.type != "date" or column.is_array:
         return False
@@ -243,7 +243,7 @@ def is_of_other_calendar(column: Column, value: object) -> bool:
     return isinstance(value, date) and value < _GREGORIAN_CALENDAR
 
 
-def loss_of_key(parts: Iterable[tuple[Column, object]]) -> str | None:
+def loss_of_key(parts: Iterable[tuple[SourceColumn, object]]) -> str | None:
     """The kind of loss that explains a missing key.
 
     Args:
@@ -284,16 +284,16 @@ ORDER BY n.nspname, c.relname, a.attnum
 """
 
 
-def read_tables(source: psycopg.Connection) -> list[Table]:
+def read_tables(source: psycopg.Connection) -> list[SourceTable]:
     """Read all tables in all schemas of a database, with the `trouble` of tables that cannot be captured."""
-    columns: dict[tuple[str, str], list[Column]] = {}
+    columns: dict[tuple[str, str], list[SourceColumn]] = {}
     problems: dict[tuple[str, str], str | None] = {}
     for schema, name, is_logged, is_immediate, *column in source.execute(_TABLES):
-        columns.setdefault((schema, name), []).append(Column(*column))
+        columns.setdefault((schema, name), []).append(SourceColumn(*column))
         problems[schema, name] = (
             "it is not logged" if not is_logged else None if is_immediate else "its primary key is deferrable"
         )
-    tables = [Table(*place, tuple(found), _problem(found, problems[place])) for place, found in columns.items()]
+    tables = [SourceTable(*place, tuple(found), _problem(found, problems[place])) for place, found in columns.items()]
     topics = Counter(table.topic("") for table in tables)
     return [
         replace(table, trouble="another table has the same topic") if topics[table.topic("")] > 1 else table
@@ -301,7 +301,7 @@ def read_tables(source: psycopg.Connection) -> list[Table]:
     ]
 
 
-def _problem(columns: Sequence[Column], known: str | None) -> str | None:
+def _problem(columns: Sequence[SourceColumn], known: str | None) -> str | None:
     if not any(column.is_key for column in columns):
         return "it has no primary key"
     if len({column.lake_name.lower() for column in columns}) < len(columns):

@@ -27,7 +27,7 @@ DATABASES = {kind: "pagila_silver" if kind == "delta" else f"pagila_silver_{kind
 GOLD = "-- name: per_kind\n-- keys: [kind]\n-- sources: {thing: pagila.public.thing}\n"
 
 
-class CataloguedLake:
+class CatalogedLake:
     """The lake.
 
     Args:
@@ -92,6 +92,6 @@ class CataloguedLake:
         return {row["id"]: row for row in silver_rows(self.root, self.topic, layer)}
 
 
-def entries(spark: SparkSession | None, lake: CataloguedLake, config: Config | None = None) -> list[Entry]:
+def entries(spark: SparkSession | None, lake: CatalogedLake, config: Config | None = None) -> list[Entry]:
     """The catalog entries of the lake's tables."""
     return _CatalogComparison(config or lake.config, ["*"], (), spark).entries
