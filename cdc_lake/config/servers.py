@@ -24,7 +24,7 @@ class StackConfig(Model):
     )
 
     def address(self, server: str) -> str:
-        """The address of a running server, read anew each time, because a restart may change it.
+        """The address of a running server, read each time, because a restart may change it.
 
         Raises:
             ConfigError: the server is not running.
