@@ -17,6 +17,7 @@ from cdc_lake.runs.context import lake_of
 from cdc_lake.runs.report import TableReport
 from cdc_lake.silver.run import run_silver
 from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.delta_write import USER_METADATA, session_settings
 from cdc_lake.tables.hudi import HudiTable
 
 AT_ONCE = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
@@ -121,11 +122,12 @@ def test_side_vacuum_keeps_the_version_that_silver_pins(spark: SparkSession, tmp
     assert progress is not None
     path = f"{tmp_path}/side/{topic.table.replace('.', '/')}"
     side = SideTable(spark, path)
-    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = '0 seconds')")
+    with session_settings(spark, {f"spark.databricks.delta.{USER_METADATA}": "altered"}):
+        spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = '0 seconds')")
 
     assert progress.side is not None
     assert side.vacuum(progress.side) == 0  # that ALTER is a version newer than silver's
-    pinned = progress.side.model_copy(update={"version": DeltaLakeTable(spark, path).version(), "nonce": ""})
+    pinned = progress.side.model_copy(update={"version": DeltaLakeTable(spark, path).version(), "nonce": "altered"})
     before = side.read(pinned).collect()
     spark.sql(f"DELETE FROM delta.`{path}`").collect()
     assert side.vacuum(pinned) == 0
