@@ -81,13 +81,14 @@ def steady(output: str) -> str:
 
 
 def steady_report(text: str) -> dict[str, Any]:
-    """A report without its id, its times, and the size of records, which have log positions; the phases stay."""
+    """A report without its id, its times, and the size of records, which have source positions; the phases stay."""
     report: dict[str, Any] = json.loads(text)
-    report |= dict.fromkeys(("run_id", "started_at", "ended_at"))
+    report |= dict.fromkeys(("run_id", "started_at", "ended_at", "utilization"))
     for timed in (report, *report["tables"]):
         timed["seconds"] = set(timed["seconds"])
     for table in report["tables"]:
         table["read_bytes"] = table["read_bytes"] > 0
+        table["waited"] = table["waited"] < 1
     return report
 
 
