@@ -93,7 +93,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def describe_reference(report: Report) -> list[dict[str, Any]]:
     versions = {"version_before", "version_after"}  # not known if the table was not opened
-    return [done.model_dump(exclude={"seconds", *versions}) for done in report.tables]
+    return [done.model_dump(exclude={"seconds", "waited", *versions}) for done in report.tables]
 
 
 @pytest.mark.parametrize("layer", LAYERS)
