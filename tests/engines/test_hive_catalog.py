@@ -169,7 +169,7 @@ def test_glue_entries_equal_metastore_entries(
         for name, listing in ours.items():
             assert differences(theirs[name], listing) == []
             assert listing.serde == theirs[name].serde
-            assert describe_reference(listing.parameters) == describe_reference(theirs[name].parameters)
+            assert without_times(listing.parameters) == without_times(theirs[name].parameters)
     client = boto3.client("glue", region_name="eu-central-1", endpoint_url=aws)
     listed = client.get_partitions(DatabaseName="pagila_silver_hudi_mor", TableName="thing_rt")["Partitions"]
     values = {f"partition_kind={one['Values'][0]}" for one in listed}
@@ -227,10 +227,10 @@ def test_hudi_entry_equals_hudi_sync(spark: SparkSession, lake: CatalogedLake, c
             wanted.output_format,
             wanted.serialization_library,
         )
-        assert describe_reference(there.parameters) == describe_reference(wanted.parameters)
+        assert without_times(there.parameters) == without_times(wanted.parameters)
 
 
-def describe_reference(parameters: Mapping[str, str]) -> dict[str, Any]:
+def without_times(parameters: Mapping[str, str]) -> dict[str, Any]:
     """A table's parameters without times, with JSON parsed."""
     parts = sorted((name for name in parameters if ".schema.part." in name), key=lambda name: int(name.split(".")[-1]))
     kept = {name: value for name, value in parameters.items() if name.startswith(("spark.", "cdc_lake.", "EXTERNAL"))}

@@ -91,7 +91,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "build_session", refuse)
 
 
-def describe_reference(report: Report) -> list[dict[str, Any]]:
+def without_times(report: Report) -> list[dict[str, Any]]:
     versions = {"version_before", "version_after"}  # not known if the table was not opened
     return [done.model_dump(exclude={"seconds", "waited", *versions}) for done in report.tables]
 
@@ -107,7 +107,7 @@ def test_run_with_nothing_new_starts_no_session(
     written = Path(lake.config.lake.root, "_runs", report.file_name)
     assert Report.model_validate_json(written.read_text()) == report
     monkeypatch.setattr(turns, "_none_on_error", lambda look, done: None)
-    assert describe_reference(lake.run(layer)) == describe_reference(report)  # as the JVM reports it
+    assert without_times(lake.run(layer)) == without_times(report)  # as the JVM reports it
 
 
 def test_first_runs_of_small_tables_are_short(
