@@ -359,14 +359,13 @@ class TableScheduler:
                     turn.due_at = time.monotonic()
             return any(turn.is_due for turn in turns)
 
-        begun = time.monotonic()
         with ExitStack() as phases:
             for report in reports:
                 phases.enter_context(report.phase("tables"))
             threads = self._run_queue(queue, process, more)
-        available = threads * (time.monotonic() - begun)
-        for report in reports if available else ():
-            report.utilization = round(sum(sum(done.seconds.values()) for done in report.tables) / available, 2)
+        for report in reports:
+            if available := threads * report.seconds["tables"]:
+                report.utilization = round(sum(sum(done.seconds.values()) for done in report.tables) / available, 2)
         for report in reports if self.is_continuous else ():
             failures = {done.table: done.error for done in report.tables if done.error}
             self.skipped[report.layer] |= {table: error for table, error in failures.items() if not error.retryable}
