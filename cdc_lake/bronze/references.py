@@ -194,8 +194,8 @@ def _choose_id_kind(
         # None fits, for example because a sample is damaged: take the voted kind, else the likeliest. Records that its
         # schema does not read are quarantined with a reason.
         exists = {kind: several for kind, several in answers[one].items() if several}
-        default = exists.get(voted or "", next(iter(exists.values()), ()))
-        chosen[one] = next(iter(by_kind.values()), default)
+        likeliest = {voted: exists[voted]} if voted in exists else exists
+        chosen[one] = next(iter((by_kind or likeliest).values()), ())
     return voted, chosen, problems
 
 
