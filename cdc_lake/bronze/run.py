@@ -26,6 +26,7 @@ from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.servers import checked_registry, open_source
 from cdc_lake.runs.work import Layer, NewData, Work
 from cdc_lake.sources.logs import Span, TopicLog, TopicSource, count_offsets
+from cdc_lake.spark.session import batch_bytes
 from cdc_lake.tables.progress import BronzeProgress
 
 
@@ -183,19 +184,20 @@ class _BronzeWork(Work):
             log = layer.source.logs([name])[name]  # a file that was being written may be complete now
         if log.problem:
             raise log.problem
+        settings = self.run.config.table(name)
         topic = TopicRun(
-            spark,
-            self.run,
-            layer.source,
-            self.schemas,
-            log,
-            table,
-            self.run.config.table(name),
-            done,
-            layer.accept_loss,
-            layer.quarantine_unknown_ids,
-            self.same_names.get(name, {}),
-            layer.parallel,
-            layer.is_continuous,
+            spark=spark,
+            run=self.run,
+            source=layer.source,
+            schemas=self.schemas,
+            log=log,
+            table=table,
+            settings=settings,
+            done=done,
+            accept_loss=layer.accept_loss,
+            quarantine_unknown_ids=layer.quarantine_unknown_ids,
+            same_name=self.same_names.get(name, {}),
+            max_bytes=batch_bytes(spark, settings.read.max_batch_bytes, layer.parallel),
+            is_continuous=layer.is_continuous,
         )
         return land_next(topic)

@@ -6,7 +6,7 @@ was rolled back, removes records from the end of a log, and new records get thei
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import reduce
 from types import MappingProxyType
 
 from py4j.protocol import Py4JJavaError
@@ -24,7 +24,6 @@ from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.runs.context import OpenRun
 from cdc_lake.runs.report import TableReport
 from cdc_lake.sources.logs import Span, TopicLog, TopicSource, has_no_room_for_a_timestamp, offsets_of
-from cdc_lake.spark.session import batch_bytes
 from cdc_lake.tables.progress import BronzeProgress
 
 _NEAR_OFFSETS = 100_000
@@ -46,7 +45,7 @@ class TopicRun:
         done: the table's report.
         accept_loss, quarantine_unknown_ids: see `run_bronze`.
         same_name: tables with the same name in the catalog, see `check_catalog_name`.
-        parallel: how many tables are processed in parallel.
+        max_bytes: the maximum size of the records of a batch.
         is_continuous: whether more runs will follow in this process.
     """
 
@@ -61,13 +60,8 @@ class TopicRun:
     accept_loss: bool
     quarantine_unknown_ids: bool
     same_name: Mapping[str, str]
-    parallel: int
+    max_bytes: int
     is_continuous: bool
-
-    @cached_property
-    def max_bytes(self) -> int:
-        """The bytes of a batch; see `max_batch_bytes`."""
-        return batch_bytes(self.spark, self.settings.read.max_batch_bytes, self.parallel)
 
     @property
     def dead_letters(self) -> str | None:
