@@ -34,8 +34,8 @@ from cdc_lake.lake.lake import check_holds_no_tables
 from cdc_lake.runs.catalog_sync import check_catalog_name
 from cdc_lake.runs.report import TableReport, check_totals
 from cdc_lake.sources.logs import Span, count_offsets, has_no_room_for_a_timestamp
-from cdc_lake.spark.arrow_stage import DRIVER_BYTES, in_driver
-from cdc_lake.spark.session import is_little, planned_for
+from cdc_lake.spark.arrow_stage import fit_in_driver, in_driver
+from cdc_lake.spark.session import planned_for
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.progress import BronzeProgress
 
@@ -127,7 +127,7 @@ class _Batch:
     @property
     def is_little(self) -> bool:
         """Whether the driver can hold the decoded records."""
-        return is_little(rows=self.summary.total, stored_bytes=0) and self.summary.memory_bytes <= DRIVER_BYTES
+        return fit_in_driver(rows=self.summary.total, record_bytes=self.summary.memory_bytes)
 
     @property
     def may_be_all_ok(self) -> bool:

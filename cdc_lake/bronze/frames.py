@@ -62,16 +62,7 @@ def _frame_columns(
         else framing.framing(F.col(side), headers, side, fixed, declared=declared, of_files=of_files)
         for side, fixed in settings
     }
-    return {"header_bytes": _bytes_of(headers)}, {"too_large": F.coalesce(*too_large)}, kept, frames
-
-
-def _bytes_of(headers: Column) -> Column:
-    """The bytes of a record's headers, bigint; never null."""
-
-    def more(so_far: Column, one: Column) -> Column:
-        return so_far + F.octet_length(one["key"]) + F.coalesce(F.length(one["value"]), F.lit(0))
-
-    return F.coalesce(F.aggregate(headers, F.lit(0).cast("bigint"), more), F.lit(0).cast("bigint"))
+    return {"header_bytes": framing.header_bytes(headers)}, {"too_large": F.coalesce(*too_large)}, kept, frames
 
 
 def with_unpacked_bytes(records: DataFrame, max_bytes: int) -> DataFrame:

@@ -305,3 +305,12 @@ def _unpacked_bytes(data: bytes | None, most: int) -> int | None:
     except zlib.error:
         return 0
     return size
+
+
+def header_bytes(headers: Column) -> Column:
+    """The bytes of a record's headers, bigint; never null."""
+
+    def more(so_far: Column, one: Column) -> Column:
+        return so_far + F.octet_length(one["key"]) + F.coalesce(F.length(one["value"]), F.lit(0))
+
+    return F.coalesce(F.aggregate(headers, F.lit(0).cast("bigint"), more), F.lit(0).cast("bigint"))

@@ -22,9 +22,8 @@ from cdc_lake.silver.events import is_change, kafka_position
 from cdc_lake.silver.key_changes import has_key_change_headers
 from cdc_lake.silver.reader import BatchSchemas, BronzeReader, schemas_and_frames
 from cdc_lake.silver.table_run import SilverRun
-from cdc_lake.spark.arrow_stage import DRIVER_BYTES
+from cdc_lake.spark.arrow_stage import fit_in_driver, in_driver
 from cdc_lake.spark.expressions import built_once
-from cdc_lake.spark.session import is_little
 from cdc_lake.tables.progress import BronzeProgress, SidePin, SilverProgress
 
 _TIMES = 20
@@ -44,13 +43,16 @@ class BronzeInput:
     landed: BronzeProgress
 
     def bytes_up_to(self, batch: int) -> int:
-        """Bytes of the records of all batches up to one; 0 if bronze's log no longer has its commit."""
-        found = self.landed if batch == self.landed.commit else self.table.progress_of_commit(batch) if batch else None
+        """Bytes of the records of all batches up to one, if they were counted."""
+        found = self._progress_of(batch) if batch else None
         return found.bytes if found else 0
+
+    def _progress_of(self, batch: int) -> BronzeProgress | None:
+        return self.landed if batch == self.landed.commit else self.table.progress_of_commit(batch)
 
     def consumed(self, last: int) -> dict[str, Any]:
         """What silver's progress has of bronze after the batches up to this one are merged."""
-        found = self.landed if last == self.landed.commit else self.table.progress_of_commit(last)
+        found = self._progress_of(last)
         nonce = found.nonce if found else self.table.nonce_of(last)
         return {
             "sources": {self.id: last},
@@ -59,17 +61,16 @@ class BronzeInput:
         }
 
 
-def next_batch(run: SilverRun, first: int, bronze: BronzeInput, max_bytes: int) -> tuple[int, int | None, bool]:
+def next_batch(run: SilverRun, first: int, bronze: BronzeInput, max_bytes: int) -> tuple[int, int]:
     """Choose bronze's batches from `first` on: of at most `read.max_records_per_batch` records and `max_bytes` in
     total, but at least one batch.
 
     Returns:
-        The last batch; how many rows these batches have, None if that is unknown; and whether the driver can hold them.
+        The last batch, and how many rows these batches have.
     """
     newest, max_rows = bronze.landed.commit, run.settings.read.max_records_per_batch
     if first == newest:
-        rows = bronze.landed.rows
-        return newest, rows, rows is not None and _is_small(rows, rows * (bronze.landed.record_bytes or 0))
+        return newest, bronze.landed.rows
     new = run.bronze.where(F.col("batch") >= first)
     sizes = {row["batch"]: row["count"] for row in new.groupBy("batch").count().collect()}
     last, taken = first, sizes.get(first, 0)
@@ -79,12 +80,7 @@ def next_batch(run: SilverRun, first: int, bronze: BronzeInput, max_bytes: int) 
     if last > first:
         most = bronze.bytes_up_to(first - 1) + max_bytes
         last = first + bisect_right(range(first + 1, last + 1), most, key=bronze.bytes_up_to)
-    number, up_to = sum(sizes.get(batch, 0) for batch in range(first, last + 1)), bronze.bytes_up_to(last)
-    return last, number, bool(up_to) and _is_small(number, up_to - bronze.bytes_up_to(first - 1))
-
-
-def _is_small(rows: int, record_bytes: int) -> bool:
-    return is_little(rows=rows, stored_bytes=0) and record_bytes <= DRIVER_BYTES
+    return last, sum(sizes.get(batch, 0) for batch in range(first, last + 1))
 
 
 @dataclass(frozen=True)
@@ -138,7 +134,7 @@ class Batch(BronzeReader):
     Attributes:
         rows: its rows of status ok.
         progress: silver's, before the batch.
-        is_small: whether the driver holds all rows.
+        is_in_driver: whether the driver holds the rows; see `hold_if_few`.
     """
 
     run: SilverRun
@@ -146,7 +142,13 @@ class Batch(BronzeReader):
     last: int
     progress: SilverProgress | None
     rows: DataFrame
-    is_small: bool = False
+    is_in_driver: bool = False
+
+    def hold_if_few(self) -> None:
+        """Hold few and small rows in the driver, because otherwise each action plans and reads them again."""
+        self.is_in_driver = fit_in_driver(rows=self.counts.total, record_bytes=self.counts.writers["bytes"])
+        if self.is_in_driver:
+            self.rows = in_driver(self.rows)
 
     @cached_property
     def counts(self) -> Counts:

@@ -23,12 +23,9 @@ from cdc_lake.tables.progress import SilverProgress
 
 
 def commit_batch(
-    run: SilverRun, first: int, last: int, progress: SilverProgress | None, bronze: BronzeInput, *, is_small: bool
+    run: SilverRun, first: int, last: int, progress: SilverProgress | None, bronze: BronzeInput
 ) -> SilverProgress | None:
     """Merge bronze's batches `first` to `last` into silver, in one commit.
-
-    Args:
-        is_small: whether the driver can hold the batch's rows.
 
     Returns:
         The progress as read back; `progress` if the table's columns are not known yet.
@@ -50,11 +47,11 @@ def commit_batch(
         if run.settings.merge.mode == "append" and (run.is_comparison or (progress.reread_to and is_at_end)):
             next_progress = next_progress.model_copy(update={"reread_to": ahead(run, bronze.landed)})
     rows = _landed(run, first, last, progress, bronze).where(F.col("status") == "ok")
+    batch = Batch(run, first, last, progress, rows)
     with run.done.phase("read"):
-        # Other rows are planned and read again by each action. With many rows, that costs less than caching them.
-        batch = Batch(run, first, last, progress, in_driver(rows) if is_small else rows, is_small)
-        total = batch.counts.total
-    return _commit(batch, next_progress) if total else _skip(run, progress, next_progress)
+        if batch.counts.total:
+            batch.hold_if_few()
+    return _commit(batch, next_progress) if batch.counts.total else _skip(run, progress, next_progress)
 
 
 def _landed(run: SilverRun, first: int, last: int, progress: SilverProgress | None, bronze: BronzeInput) -> DataFrame:
@@ -87,7 +84,7 @@ def _commit(batch: Batch, next_progress: SilverProgress) -> SilverProgress | Non
     commit = next_progress.commit + (1 if is_wider else 0)  # widening is a commit of its own
     # Before widening: Delta rejects plans that read the table's earlier schema.
     result = outcome.changes(commit)
-    if batch.is_small:
+    if batch.is_in_driver:
         result = in_driver(result)  # a MERGE plans its source several times
     if is_wider:
         with run.done.phase("widen"):

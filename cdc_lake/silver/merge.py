@@ -125,7 +125,7 @@ def _fold_rows(
     fold = partial(arrow.fold, rules=rules)
     has_only_own_keys = refold is None and not (batch.table_events.events or _may_end_waits(batch))
     with _arrow_batches(run.spark, writers["largest"]):
-        if batch.is_small and has_only_own_keys:
+        if batch.is_in_driver and has_only_own_keys:
             # Not `coalesce`, with which one task would read all of a large silver.
             pieces = map_in_driver(history.repartition(1).sortWithinPartitions(*_IN_ORDER), fold, schema)
         else:

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.columns import KEY, quoted
 from cdc_lake.decode.envelope import TRUNCATE, is_snapshot_edge
+from cdc_lake.decode.framing import header_bytes
 from cdc_lake.decode.key import canonical_text, key_fields, key_tree_from_row
 from cdc_lake.decode.records import WriterSchema
 from cdc_lake.decode.schema_texts import columns_that_lose_nulls
@@ -33,10 +34,11 @@ _LARGE_BYTES, _FEW_BYTES = 64 << 10, 128 << 20
 
 @built_once
 def schemas_and_frames() -> Column:
-    """The schemas of bronze rows, as an aggregate: `keys` and `values`, fingerprints of schemas; `frames`; and
-    `largest`, the size of the largest value, not counting a few large ones.
+    """The schemas of bronze rows, as an aggregate: `keys` and `values`, fingerprints of schemas; `frames`; `bytes`, the
+    size of all records; and `largest`, that of the largest value, not counting a few large ones.
     """
     length = F.length("raw_value")
+    keys_and_values = F.coalesce(length, F.lit(0)) + F.coalesce(F.length("raw_key"), F.lit(0))
     of_large = F.coalesce(F.sum(F.when(length > _LARGE_BYTES, length)), F.lit(0))
     largest = F.coalesce(F.max(length), F.lit(0))
     frames = F.array_union(F.collect_set("framing.key"), F.collect_set("framing.value"))
@@ -44,6 +46,7 @@ def schemas_and_frames() -> Column:
         F.sort_array(F.collect_set("key_schema")).alias("keys"),
         F.sort_array(F.collect_set("value_schema")).alias("values"),
         frames.alias("frames"),
+        F.coalesce(F.sum(keys_and_values + header_bytes(F.col("headers"))), F.lit(0)).alias("bytes"),
         F.when(of_large > _FEW_BYTES, largest).otherwise(F.least(largest, F.lit(_LARGE_BYTES))).alias("largest"),
     )
 

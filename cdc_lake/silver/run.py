@@ -108,13 +108,13 @@ class SilverLayer(Layer):
         silver, rows = target.newest(self.files), bronze.progress.rows
         if silver is None:
             is_first = bronze.progress.commit == 1 and not lake.holds(self.files, "silver", target.name)
-            return NewData(max(rows, 1)) if is_first and rows is not None else None
+            return NewData(max(rows, 1)) if is_first else None
         if silver.progress.is_of(bronze.table_id, bronze.progress) is False:
             return None
         reached = silver.progress.sources[bronze.table_id]
         done.consumed_from = done.consumed_to = {bronze.table_id: reached}
         lag = max(bronze.progress.commit - reached, 0)
-        if lag == 1 and rows is not None and silver.bytes is not None:
+        if lag == 1 and silver.bytes is not None:
             return NewData(max(rows, 1), silver.bytes)
         return None if lag else NewData(0)
 
@@ -193,11 +193,11 @@ def _fold_next(
     first = 1 if run.is_comparison else reached + 1
     while first <= newest:
         # Compare all batches at once: a key refolded from a part of bronze would go back.
-        last, rows, is_small = (newest, None, False) if run.is_comparison else next_batch(run, first, bronze, max_bytes)
+        last, rows = (newest, None) if run.is_comparison else next_batch(run, first, bronze, max_bytes)
         with planned_for(run.spark, rows=rows), run.done.phase("plan"):
             stored_bytes = run.silver.size() if progress else 0
         with planned_for(run.spark, rows=rows, stored_bytes=stored_bytes):
-            progress = commit_batch(run, first, last, progress, bronze, is_small=is_small)
+            progress = commit_batch(run, first, last, progress, bronze)
         if progress is not None:
             reached = last
             done.status, done.batches = "ok", done.batches + 1

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType, _parse_datatype_string
 from pyspark.sql.udf import PythonEvalType, UserDefinedFunction  # type: ignore[attr-defined]
 
 from cdc_lake.spark import versions
+from cdc_lake.spark.session import is_little
 
 Function = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 DRIVER_BYTES = 8 << 20
@@ -72,8 +73,13 @@ def _from_arrow(spark: SparkSession, batches: Iterable[pa.RecordBatch], schema: 
     return DataFrame(jvm.PythonSQLUtils.toDataFrame(serialized, schema.json(), spark._jsparkSession), spark)
 
 
+def fit_in_driver(*, rows: int, record_bytes: int) -> bool:
+    """Whether the driver can hold this number of rows, whose records have this size in total."""
+    return is_little(rows=rows, stored_bytes=0) and record_bytes <= DRIVER_BYTES
+
+
 def in_driver(rows: DataFrame) -> DataFrame:
-    """Compute rows of at most `DRIVER_BYTES`, and hold them in the driver, so that no later job computes them again.
+    """Compute rows that `fit_in_driver`, and hold them in the driver, so that no later job computes them again.
 
     The result has one partition, or a write would make a file for each core.
     """

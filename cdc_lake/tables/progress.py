@@ -174,7 +174,7 @@ class BronzeProgress(Progress):
     owners: dict[str, tuple[str, ...]] = {}
     frames: tuple[str, ...] = ()
     are_ok: bool = True
-    rows: int | None = None
+    rows: int = 0
     record_bytes: int | None = None
     bytes: int = 0
     gaps: tuple[Gap, ...] = ()

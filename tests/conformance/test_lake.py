@@ -9,9 +9,8 @@ from typing import get_args
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc_lake.bronze import batch as bronze_batch
 from cdc_lake.config import TableType
-from cdc_lake.silver import batch as silver_batch
+from cdc_lake.spark import arrow_stage
 
 from .by_lake import results_by_lake
 from .cut import Split
@@ -36,8 +35,7 @@ def test_logs_sharing_a_table_match_the_reference(
     shape: Shape,
 ) -> None:
     if deletes == "hard":  # as large batches are: in Spark's workers
-        for module in (bronze_batch, silver_batch):
-            monkeypatch.setattr(module, "DRIVER_BYTES", -1)
+        monkeypatch.setattr(arrow_stage, "DRIVER_BYTES", -1)
     logs = [log for log in load() if not log.has_own_table]
 
     results = dict(

@@ -11,8 +11,9 @@ from support import wire
 from support.converters import ENVELOPE, VALUE_TEXT, Lake, event, numbered_registry, row
 
 from cdc_lake.bronze import batch as bronze_batch
-from cdc_lake.silver import batch as silver_batch
+from cdc_lake.operations.replay import replay_quarantined
 from cdc_lake.silver import merge
+from cdc_lake.spark import arrow_stage
 from cdc_lake.spark.arrow_stage import in_driver, map_in_arrow, map_in_driver
 
 
@@ -63,7 +64,7 @@ def test_the_driver_folds_small_batches_without_large_values(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folded = []
-    monkeypatch.setattr(silver_batch, "DRIVER_BYTES", 2_000)
+    monkeypatch.setattr(arrow_stage, "DRIVER_BYTES", 2_000)
     monkeypatch.setattr(merge, "map_in_driver", lambda *given: folded.append("here") or map_in_driver(*given))
     monkeypatch.setattr(merge, "map_in_arrow", lambda *given: folded.append("there") or map_in_arrow(*given))
     lake = Lake(spark, tmp_path, numbered_registry())
@@ -76,14 +77,35 @@ def test_the_driver_folds_small_batches_without_large_values(
     assert folded == ["here", "there"]
 
 
+def test_large_replayed_values_are_not_folded_in_the_driver(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folded = []
+    monkeypatch.setattr(merge, "map_in_driver", lambda *given: folded.append("here") or map_in_driver(*given))
+    monkeypatch.setattr(merge, "map_in_arrow", lambda *given: folded.append("there") or map_in_arrow(*given))
+    lake = Lake(spark, tmp_path, numbered_registry())
+    sent = ((1, "c", "new", 2), (2, "u", "long" * 500, 3), (3, "r", "of another row", 2))
+    for key, (lsn, op, name, value_id) in zip((1, 1, 2), sent, strict=True):
+        lake.send_numbered(key, wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, event(op, row(key, name), lsn))), value_id)
+    assert lake.land(quarantine_unknown_ids=True).rows["quarantined"] == 1
+    assert lake.fold()[1]["name"] == "new"
+
+    lake.registry.put("contentId:3", VALUE_TEXT)
+    assert replay_quarantined(lake.config, ["*"], spark, registry=lake.registry).exit_code == 0
+    monkeypatch.setattr(arrow_stage, "DRIVER_BYTES", 2_000)
+
+    assert lake.fold()[1]["name"] == "long" * 500
+    assert folded == ["there"]
+
+
 def test_bronze_rows_are_the_same_if_the_driver_holds_them(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = []
     monkeypatch.setattr(bronze_batch, "in_driver", lambda rows: held.append(rows) or in_driver(rows))
     found = []
-    for name, most in (("driver", bronze_batch.DRIVER_BYTES), ("executors", 0)):
-        monkeypatch.setattr(bronze_batch, "DRIVER_BYTES", most)
+    for name, most in (("driver", arrow_stage.DRIVER_BYTES), ("executors", 0)):
+        monkeypatch.setattr(arrow_stage, "DRIVER_BYTES", most)
         lake = Lake(spark, tmp_path / name, numbered_registry())
         for lsn, (op, key) in enumerate((("c", 1), ("u", 1), ("r", 2)), 1):
             lake.send_numbered(key, wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, event(op, row(key, "ä"), lsn))), 2)
@@ -105,7 +127,7 @@ def test_bronze_decodes_once_if_all_records_are_ok(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ways = []
-    monkeypatch.setattr(bronze_batch, "DRIVER_BYTES", -1)
+    monkeypatch.setattr(arrow_stage, "DRIVER_BYTES", -1)
     bronze_rows = bronze_batch._bronze_rows
     monkeypatch.setattr(
         bronze_batch, "_bronze_rows", lambda *given, are_ok: ways.append(are_ok) or bronze_rows(*given, are_ok=are_ok)

@@ -21,13 +21,12 @@ from support.fakes import FakeBroker
 from support.histories import Log, batches, random_log, story
 from support.reference import SHARED, UNSENT, Event, fold, table_settings
 
-from cdc_lake.bronze import batch as bronze_batch
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig, TableType
 from cdc_lake.operations.replay import replay_quarantined
 from cdc_lake.runs.report import Report
-from cdc_lake.silver import batch as silver_batch
 from cdc_lake.silver.run import run_silver
+from cdc_lake.spark import arrow_stage
 
 COLUMNS = {
     "n": OPTIONAL_INT,
@@ -111,8 +110,7 @@ class Run:
             for index in batch:
                 broker.append(self._record(topic, index))
             with pytest.MonkeyPatch.context() as patch:
-                for module in (bronze_batch, silver_batch):
-                    patch.setattr(module, "DRIVER_BYTES", self.driver_bytes[number])
+                patch.setattr(arrow_stage, "DRIVER_BYTES", self.driver_bytes[number])
                 succeed(run_bronze(config, [topic.table], spark, source=broker, registry=registry))
                 succeed(run_silver(config, [topic.table], spark))
                 if number in self.due.values():

@@ -97,7 +97,7 @@ class Lake:
         self._root, self._settings, self.offset = root, TableConfig(**settings), 0
 
     @property
-    def _config(self) -> Config:
+    def config(self) -> Config:
         return Config(lake=LakeConfig(root=str(self._root)), defaults=self._settings)
 
     def send(self, key: tuple[bytes | None, wire.Headers], value: tuple[bytes | None, wire.Headers]) -> None:
@@ -116,15 +116,15 @@ class Lake:
     def land(self, **flags: bool) -> TableReport:
         """One run of bronze."""
         (done,) = run_bronze(
-            self._config, [self._topic], self._spark, source=self.broker, registry=self.registry, **flags
+            self.config, [self._topic], self._spark, source=self.broker, registry=self.registry, **flags
         ).tables
         return done
 
     def fold(self) -> dict[int, Any]:
         """One run of silver; its rows by key."""
-        (done,) = run_silver(self._config, [self._topic], self._spark).tables
+        (done,) = run_silver(self.config, [self._topic], self._spark).tables
         assert done.error is None, done.error
-        (silver,) = lake_of(self._config).silver(self._topic)
+        (silver,) = lake_of(self.config).silver(self._topic)
         return {one["id"]: one for one in silver.open(self._spark).read().collect()}
 
     def table(self, layer: str) -> DeltaLakeTable:
