@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import quantiles
+from typing import Any, NamedTuple
 
 import psutil
 import psycopg
@@ -23,13 +24,14 @@ from deltalake import DeltaTable
 
 from benchmarks.profile import CpuByKind
 from benchmarks.quick import servers, silver_folder
+from cdc_lake.demo.comparer import compare
 from cdc_lake.demo.sample import wait_until_sent
 from cdc_lake.demo.servers.connectors import postgres_connector_config, put_connector
 
 DATABASE = "fresh"
 _POLL_SECONDS, _START_SECONDS, _LAST_SECONDS = 0.05, 300.0, 120.0
-_MEMORY_SECONDS = 1.0
-"""Time between two looks at the memory."""
+_LOOK_SECONDS = 1.0
+"""Time between two looks at what the processes hold."""
 _BINS = (1, 2, 3, 5, 8, 13, 21, 34, 55)
 """Upper ends of the histogram's bins, in seconds."""
 
@@ -60,6 +62,27 @@ class Silver:
                 self._next[table] = version + 1
 
 
+class Held(NamedTuple):
+    """What a process tree holds: memory in bytes, open files, and threads."""
+
+    memory: int
+    files: int
+    threads: int
+
+    @classmethod
+    def by(cls, process: psutil.Process) -> "Held":
+        """Look at a process tree. Pages that processes share count once. A child that still has to start its program
+        does not count, because it shares all pages of its parent.
+        """
+        found, since = cls(0, 0, 0), time.time() - _LOOK_SECONDS
+        for one in (process, *process.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                if one.create_time() < since:
+                    more = one.memory_full_info().pss, one.num_fds(), one.num_threads()
+                    found = cls(*map(sum, zip(found, more, strict=True)))
+        return found
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What was measured.
@@ -68,13 +91,15 @@ class Outcome:
         first: seconds from the start of the process until all tables have a row.
         latencies: seconds of each insert, in their order.
         cores: CPU seconds per second, by the kinds of `benchmarks.profile`.
-        peak: the most bytes of memory that they had.
+        held: what the processes held, in the order of time.
+        differences: between silver and Postgres at the end.
     """
 
     first: float
     latencies: Sequence[float]
     cores: Mapping[str, float]
-    peak: int
+    held: Sequence[Held]
+    differences: int
 
 
 def measure(
@@ -118,7 +143,7 @@ def measure(
             _watch(silver, lambda: False, warm_up)
             cpu = _Cpu(process.pid)
             begun, before = time.time(), cpu.read()
-            peak = _watch(silver, lambda: False, seconds, process.pid)
+            held = _watch(silver, lambda: False, seconds, process.pid)
             ended, after = time.time(), cpu.read()
             cores = {kind: (after[kind] - before[kind]) / (ended - begun) for kind in after}
             stopped.set()
@@ -126,8 +151,10 @@ def measure(
             _watch(silver, lambda: sent.keys() <= silver.at.keys(), _LAST_SECONDS)
     if missing := sent.keys() - silver.at.keys():
         raise RuntimeError(f"{len(missing)} rows are not in silver, for example {min(missing)}")
+    folders = {name: str(silver_folder(silver.lake, f"{DATABASE}.public.{name}")) for name in names}
+    differences = sum(compare(dsn, "public", *one).differences for one in folders.items())
     counted = [one for one, at in sent.items() if begun <= at < ended]
-    return Outcome(first, [silver.at[one] - sent[one] for one in counted], cores, peak)
+    return Outcome(first, [silver.at[one] - sent[one] for one in counted], cores, held, differences)
 
 
 class _Cpu(CpuByKind):
@@ -178,40 +205,43 @@ def _insert(
         number += 1
 
 
-def _watch(silver: Silver, is_over: Callable[[], bool], seconds: float, pid: int | None = None) -> int:
-    """Look at silver until `is_over`, or for some seconds. Returns the most memory that a process tree had."""
-    peak, begun, looked = 0, time.monotonic(), 0.0
+def _watch(silver: Silver, is_over: Callable[[], bool], seconds: float, pid: int | None = None) -> list[Held]:
+    """Look at silver until `is_over`, or for some seconds. Returns what a process tree held each second."""
+    held, begun, looked = list[Held](), time.monotonic(), 0.0
     while not is_over() and (now := time.monotonic()) < begun + seconds:
         silver.look()
-        if pid is not None and now >= looked + _MEMORY_SECONDS:
-            peak, looked = max(peak, _memory_bytes(psutil.Process(pid))), now
+        if pid is not None and now >= looked + _LOOK_SECONDS:
+            held.append(Held.by(psutil.Process(pid)))
+            looked = now
         time.sleep(_POLL_SECONDS)
-    return peak
+    return held
 
 
-def _memory_bytes(process: psutil.Process) -> int:
-    """The memory of a process tree. Pages that processes share count once, and not in a child that still has to start
-    its program: it shares all pages of its parent.
-    """
-    found, since = 0, time.time() - _MEMORY_SECONDS
-    for one in (process, *process.children(recursive=True)):
-        with suppress(psutil.NoSuchProcess):
-            found += one.memory_full_info().pss if one.create_time() < since else 0
-    return found
-
-
-def show(outcome: Outcome) -> None:
-    """Print the figures, and how many inserts took how long."""
-    cuts = quantiles(outcome.latencies, n=20)
-    print(f"first rows after {outcome.first:.1f} s")
-    print(f"p50 {cuts[9]:.1f} s, p95 {cuts[18]:.1f} s, at most {max(outcome.latencies):.1f} s", end="; ")
-    print(f"{sum(outcome.cores.values()):.2f} cores, {outcome.peak / 2**30:.1f} GiB")
+def show(outcome: Outcome, parts: int) -> None:
+    """Print the figures, how many inserts took how long, and how the parts of the time differ."""
+    print(f"first rows after {outcome.first:.1f} s; {outcome.differences} differences at the end")
+    print(_described(outcome.latencies, outcome.held), end="; ")
+    print(f"{sum(outcome.cores.values()):.2f} cores")
     print(", ".join(f"{kind} {cores:.2f}" for kind, cores in outcome.cores.items()))
     least = 0
     for most in (*_BINS, max(*outcome.latencies, _BINS[-1]) + 1):
         number = sum(least <= one < most for one in outcome.latencies)
         print(f"{least:4}-{most:<3.0f} s {number:5} {'#' * round(60 * number / len(outcome.latencies))}")
         least = int(most)
+    for number in range(parts if parts > 1 else 0):
+        print(
+            f"part {number + 1}:", _described(*(_part(of, number, parts) for of in (outcome.latencies, outcome.held)))
+        )
+
+
+def _part(values: Sequence[Any], number: int, parts: int) -> Sequence[Any]:
+    return values[len(values) * number // parts : len(values) * (number + 1) // parts]
+
+
+def _described(latencies: Sequence[float], held: Sequence[Held]) -> str:
+    cuts, most = quantiles(latencies, n=20), Held(*map(max, zip(*held, strict=True)))
+    times = f"p50 {cuts[9]:.1f} s, p95 {cuts[18]:.1f} s, at most {max(latencies):.1f} s"
+    return f"{times}; {most.memory / 2**30:.1f} GiB, {most.files} files, {most.threads} threads"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -221,14 +251,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--every", type=float, default=1.0, help="seconds between two inserts into a table")
     parser.add_argument("--warm-up", type=float, default=100.0, help="seconds before the measurement")
     parser.add_argument("--seconds", type=float, default=100.0, help="length of the measurement")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--parts", type=int, default=1, help="parts of the measurement to describe one by one")
+    options = vars(parser.parse_args(arguments))
+    parts = options.pop("parts")
     with servers() as (folder, addresses):
         try:
-            outcome = measure(folder, addresses, **vars(options))
+            outcome = measure(folder, addresses, **options)
         except BaseException:
             print((folder / "run.log").read_text()[-4000:])
             raise
-    show(outcome)
+    show(outcome, parts)
 
 
 if __name__ == "__main__":
