@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any, NamedTuple
 
+import altair as alt
 import psutil
 import psycopg
 from deltalake import DeltaTable
@@ -234,6 +235,14 @@ def show(outcome: Outcome, parts: int) -> None:
         )
 
 
+def draw(latencies: Sequence[float], file: Path) -> None:
+    """Draw how many inserts took how long, as SVG."""
+    least, most = (alt.Axis(title=title, grid=False) for title in ("seconds from the insert to silver", "inserts"))
+    data = alt.InlineData(values=[{"seconds": one} for one in latencies])
+    chart = alt.Chart(data, width=560, height=200, title=f"{len(latencies):,} inserts").mark_bar()
+    chart.encode(alt.X("seconds:Q", bin=alt.Bin(maxbins=40), axis=least), alt.Y("count()", axis=most)).save(file)
+
+
 def _part(values: Sequence[Any], number: int, parts: int) -> Sequence[Any]:
     return values[len(values) * number // parts : len(values) * (number + 1) // parts]
 
@@ -252,8 +261,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--warm-up", type=float, default=100.0, help="seconds before the measurement")
     parser.add_argument("--seconds", type=float, default=100.0, help="length of the measurement")
     parser.add_argument("--parts", type=int, default=1, help="parts of the measurement to describe one by one")
+    parser.add_argument("--picture", type=Path, help="an SVG file for the histogram")
     options = vars(parser.parse_args(arguments))
-    parts = options.pop("parts")
+    parts, file = options.pop("parts"), options.pop("picture")
     with servers() as (folder, addresses):
         try:
             outcome = measure(folder, addresses, **options)
@@ -261,6 +271,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print((folder / "run.log").read_text()[-4000:])
             raise
     show(outcome, parts)
+    if file is not None:
+        draw(outcome.latencies, file)
 
 
 if __name__ == "__main__":
