@@ -20,7 +20,7 @@ from cdc_lake.runs.report import DifferentRow, ReconcileResult, Report, TableRep
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import Work
 from cdc_lake.silver.append import check_has_keys
-from cdc_lake.silver.table_run import column_mapping, layout_of
+from cdc_lake.silver.table import column_mapping, layout_of
 from cdc_lake.tables.contract import progress_of
 
 _MAX_RECHECKED_KEYS = 1_000
