@@ -14,6 +14,7 @@ from cdc_lake.bronze.frames import about
 from cdc_lake.bronze.sequence import in_sequence
 from cdc_lake.bronze.usable_schemas import MAX_IDS, MAX_LAYOUTS, Schemas
 from cdc_lake.columns import BRONZE
+from cdc_lake.config import TableConfig
 from cdc_lake.decode import framing
 from cdc_lake.decode.envelope import (
     ROW_OPS,
@@ -55,9 +56,7 @@ def with_decision(
     keys: Schemas,
     values: Schemas,
     frames: Collection[str],
-    *,
-    key_columns: Sequence[str] | None = (),
-    sequence_by: str | None = None,
+    settings: TableConfig,
 ) -> DataFrame:
     """Decide the status of each record, by decoding it and checking that the schema consumes every byte.
 
@@ -65,12 +64,11 @@ def with_decision(
         records: the columns of `with_references`.
         keys, values: the schemas of their references.
         frames: the frames of the records.
-        key_columns: the row's columns that form the key; empty if Kafka's key does, None if rows have no key.
-        sequence_by: the row's column that replaces the source position.
 
     Columns out: all, and `status`, `error`, `op`, `source_ts_ms`, `source_position`, `position_domain`, `snapshot`,
     `transaction_id`, `canonical_key`, `key_schema`, `value_schema`.
     """
+    key_columns, sequence_by = settings.key_of_rows, settings.merge.sequence_by
     bodies = {side: framing.body(F.col(side), F.col(f"{side}_framing"), frames) for side in ("key", "value")}
     records, key_layouts = with_decoded_keys(records, keys.known, body=bodies["key"], named=F.col("key_reference"))
     records, value_layouts = with_decoded_values(

@@ -294,6 +294,11 @@ class TableConfig(Model):
         """The columns of the row that form its key; empty if Kafka's key is used, None if rows have no key."""
         return None if self.merge.mode == "append" else self.merge.keys
 
+    @property
+    def is_in_hudi(self) -> bool:
+        """Whether a table of the topic is stored in Hudi, which allows fewer column names."""
+        return any(one.format == "hudi" for one in self.storage)
+
     def wire(self, side: Literal["key", "value"]) -> KeyConfig | ValueConfig:
         """The settings for decoding keys, or values."""
         return self.key if side == "key" else self.value
