@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
-from cdc_lake.bronze.sequence import check_sequence
 from cdc_lake.config import TableConfig
 from cdc_lake.decode import framing
 from cdc_lake.decode import json as json_format
@@ -14,12 +13,15 @@ from cdc_lake.decode.envelope import row_fields
 from cdc_lake.decode.key import key_fields, key_tree_from_row
 from cdc_lake.decode.records import WriterSchema, layout, spark_refusal
 from cdc_lake.decode.schemas import SchemaError
+from cdc_lake.decode.trees import Tree
 from cdc_lake.decode.types import type_mapping
 
 _MAX_REASON = 500
 """Maximum length of a reason. Names in schemas have any length, and each record of the schema stores the reason."""
 _HASH_DIGITS = 12
 """Digits of a schema's hash in messages, as in `cdc-lake quarantine show`."""
+_COUNTED = ("tinyint", "smallint", "int", "bigint", "date", "timestamp")
+"""Types of columns that order events."""
 MAX_IDS, MAX_LAYOUTS = 1000, 64
 """Limits per batch, for keys and for values: references that are looked up, and layouts that are decoded."""
 
@@ -120,7 +122,24 @@ def _refusal(schema: WriterSchema, side: framing.Side, settings: TableConfig, sp
             if settings.key_of_rows and side == "value":
                 key_tree_from_row(schema.tree, settings.key_of_rows)
             if settings.merge.sequence_by and side == "value":
-                check_sequence(schema.tree, settings.merge.sequence_by)
+                _check_sequence(schema.tree, settings.merge.sequence_by)
         return spark_refusal(schema, spark) if spark else None
     except SchemaError as exc:
         return str(exc)
+
+
+def _check_sequence(tree: Tree, column: str) -> None:
+    """Check that a value's schema has the column, with a type that can order events.
+
+    Raises:
+        SchemaError: it does not.
+    """
+    row = row_fields(tree)
+    if column not in row:
+        raise SchemaError(f"the row does not have the column {column} of `merge.sequence_by`")
+    kind = type_mapping(row[column]).type
+    if kind not in _COUNTED:
+        raise SchemaError(
+            f"`merge.sequence_by` is {column}, a {kind}, but must be an integer, a date or a timestamp; for JSON "
+            "without a schema, declare its type in `value.columns`"
+        )
