@@ -193,7 +193,7 @@ def rewritten_offsets(
 def _changed_spans(
     progress: BronzeProgress, log: TopicLog, source: TopicSource, partitions: Collection[int]
 ) -> dict[int, Span]:
-    """What bronze read of the partitions whose last record is another now, or is gone."""
+    """What bronze read of the partitions whose last record is another now, or no longer exists."""
     reached = progress.offsets.get(log.id, {})
     cut = {p for p in partitions if log.partitions[p].end < reached.get(p, 0)}
     last = {p: progress.last[p] for p in partitions if p in progress.last and p in reached and p not in cut}

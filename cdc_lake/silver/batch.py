@@ -115,7 +115,7 @@ class Batch:
         rows: the batch's rows of status ok.
         is_comparison: silver was folded from another bronze table, which may have known more of a key than this one.
         is_in_driver: whether the driver holds the rows.
-        counts: of one pass over the rows, which decodes none.
+        counts: the result of one pass over the rows, which decodes none.
         remembered_table_events: the state of all keys after earlier batches.
         table_events: the truncates and completed snapshots of this batch.
         schemas: none if no event has had a key yet, so that the table is still unknown.
@@ -311,7 +311,7 @@ class Batch:
         return self.pin is not None and not set(kinds).isdisjoint(self.pin.kinds)
 
     def judged_entries(self) -> list[DataFrame]:
-        """The side-table entries of the events that this batch rejects, and of those that it accepts after earlier
+        """The side-table entries of the events that this batch rejects, and of events that it accepts although earlier
         batches rejected them.
         """
         found = []

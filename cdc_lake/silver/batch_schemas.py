@@ -49,8 +49,8 @@ class BatchSchemas:
 
     Attributes:
         table: the table's name, for messages.
-        keys, key_trees: of the keys, the last event's last; the trees are those of columns of the row if the settings
-            name such columns.
+        keys: the schemas of Kafka's keys, the last event's last.
+        key_trees: the trees of the primary keys: of `keys`, or of columns of the row if the settings name them.
         values: in order of first use.
         frames: the frames of the records.
         layout_change: silver's columns.

@@ -68,7 +68,7 @@ class SilverTable:
         """Open the tables.
 
         Args:
-            settings: those of the topic.
+            settings: the topic's.
             version: the version of bronze (default: the newest).
 
         Raises:

@@ -93,7 +93,10 @@ def check(table: str, sources: list[dict[str, Any]], spark: SparkSession) -> Non
     trees = [one.tree for one in keys]
     change = evolve_layout(table, sent_columns(trees, values))
     layout = change.layout
-    typed = events(bronze, BatchSchemas(table, TableConfig(), keys, trees, values, ["id4"], change)).select(
+    every = bronze.withColumn(
+        "tombstone_of", F.lit(None).cast("bigint")
+    )  # otherwise tombstones of deletes are no events
+    typed = events(every, BatchSchemas(table, TableConfig(), keys, trees, values, ["id4"], change)).select(
         "__kafka.offset",
         "pk",
         F.col("row").isNull().alias("is_without_row"),
