@@ -23,7 +23,6 @@ from cdc_lake.runs.context import OpenRun, Run, check_has_lease, select
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import Work
-from cdc_lake.silver.append import check_has_keys
 from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.batch_schemas import BatchSchemas
 from cdc_lake.silver.events import kafka_position, sent_columns
@@ -118,7 +117,7 @@ class _Rebuild(Work):
         shown = (self.options.shown or {}).get(done.table)
         leases.recover(target.open(spark), done)
         todo = "move its folder and its side table's folder away, then run the silver job, which creates it from bronze"
-        check_has_keys(settings, target.topic, todo)
+        settings.check_has_keys(target.topic, todo)
         version = shown.source_version if shown else None
         table, before = SilverTable.open_to_refold(lake, target, spark, settings, version)
         version = table.bronze.version() if version is None else version

@@ -30,7 +30,6 @@ from cdc_lake.fold.table_events import table_events
 from cdc_lake.lake.lake import Lake
 from cdc_lake.runs.context import lake_of, needs_hadoop, only_one, select_landed
 from cdc_lake.runs.expectations import UNMET, with_unmet
-from cdc_lake.silver.append import check_has_keys
 from cdc_lake.silver.events import events, kafka_position
 from cdc_lake.silver.table import SilverTable
 from cdc_lake.spark.session import build_session, is_little, lake_files, planned_for
@@ -105,7 +104,7 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
 
 
 def _story(lake: Lake, topic: str, settings: TableConfig, key: str, spark: SparkSession) -> Story:
-    check_has_keys(settings, topic, "look for the row in silver")
+    settings.check_has_keys(topic, "look for the row in silver")
     table, progress = SilverTable.open_to_refold(lake, lake.silver(topic)[0], spark, settings)
     table = table.with_current_key(progress.key_from if progress else None)
     text = _find_key(topic, table.bronze_rows, key)

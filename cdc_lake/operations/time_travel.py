@@ -26,7 +26,6 @@ from cdc_lake.lake.lake import BronzeTable, Lake, SilverTarget
 from cdc_lake.points import Offset, Point, SourceTime, iso, milliseconds
 from cdc_lake.runs.context import lake_of, only_one, open_gold, select, select_landed
 from cdc_lake.runs.report import TableReport
-from cdc_lake.silver.append import check_has_keys
 from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.events import kafka_position
 from cdc_lake.silver.merge import fold_events
@@ -123,7 +122,7 @@ class _Silver:
 
     def between(self, since: Point, until: Point | None) -> tuple[_State, _State]:
         """The table at two points. If both are versions, rows in files that both versions share may be missing."""
-        check_has_keys(self.settings, self.target.topic, "read the table at each point instead")
+        self.settings.check_has_keys(self.target.topic, "read the table at each point instead")
         if isinstance(since, SourceTime | Offset) or isinstance(until, SourceTime | Offset):
             return self.at(since), self.at(until)
         silver, keys = self._table()
@@ -144,7 +143,7 @@ class _Silver:
 
     def _folded(self, point: SourceTime | Offset) -> _State:
         """The table, folded from bronze's events up to a point."""
-        check_has_keys(self.settings, self.target.topic, "name a version or a commit time")
+        self.settings.check_has_keys(self.target.topic, "name a version or a commit time")
         topic = self.target.topic
         _bronze(self.lake, topic, self.spark)
         table, progress = SilverTable.open_to_refold(self.lake, self.target, self.spark, self.settings)

@@ -2,32 +2,19 @@
 
 from collections.abc import Mapping
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from cdc_lake.columns import BATCH, KAFKA, META, META_TYPE, quoted, type_text
-from cdc_lake.config import TableConfig
 from cdc_lake.errors import ConfigError
-from cdc_lake.runs.errors import first_line
 from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.batch_schemas import BatchSchemas
 from cdc_lake.silver.events import events
 from cdc_lake.silver.table import SilverTable
 from cdc_lake.spark.expressions import of_batch
-from cdc_lake.spark.user_sql import refuse_query
+from cdc_lake.spark.user_sql import checked_expression
 from cdc_lake.tables.partitions import check_partitions
-
-
-def check_has_keys(settings: TableConfig, topic: str, todo: str) -> None:
-    """Check that a table's rows have keys, for commands that look rows up by key.
-
-    Raises:
-        ConfigError: they have none.
-    """
-    if settings.key_of_rows is None:
-        raise ConfigError(topic, "its rows have no key: `merge.mode` is append", todo)
 
 
 def appended(batch: Batch, schemas: BatchSchemas, commit: int) -> DataFrame:
@@ -84,21 +71,12 @@ def ahead(table: SilverTable) -> dict[int, int]:
 
 
 def _derived(rows: DataFrame, derive: Mapping[str, str], table: str) -> DataFrame:
-    for name in derive:
-        if name in rows.columns:
-            raise ConfigError(
-                f"{table}: merge.derive: {name}", "a column of that name already exists", "use another name"
-            )
     found = []
     for name, expression in derive.items():
-        try:
-            refuse_query(rows, expression, f"{table}: merge.derive: {name}")
-            rows.select(F.expr(expression))
-        except PySparkException as exc:
-            raise ConfigError(
-                f"{table}: merge.derive: {name}", f"Spark says: {first_line(exc)}", "fix it in this table's settings"
-            ) from exc
-        found.append(F.expr(expression).alias(name))
+        where = f"{table}: merge.derive: {name}"
+        if name in rows.columns:
+            raise ConfigError(where, "a column of that name already exists", "use another name")
+        found.append(checked_expression(rows, expression, where).alias(name))
     return rows.select("*", *found)
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -23,14 +22,12 @@ from cdc_lake.decode.key import key_fields, key_from_row, key_values
 from cdc_lake.decode.records import DecodedLayout, DecodedLayouts, WriterSchema, with_decoded_keys, with_decoded_values
 from cdc_lake.decode.trees import Tree, fields
 from cdc_lake.decode.types import stored_types, type_mapping
-from cdc_lake.errors import ConfigError
 from cdc_lake.fold.rules import STREAMING_OPS
-from cdc_lake.runs.errors import first_line
 from cdc_lake.silver.batch_schemas import BatchSchemas
 from cdc_lake.silver.evolution import Layout, SentColumns
 from cdc_lake.silver.key_changes import key_change_id
 from cdc_lake.silver.unavailable import may_contain_placeholder, unavailable
-from cdc_lake.spark.user_sql import refuse_query
+from cdc_lake.spark.user_sql import checked_expression
 
 
 def sent_columns(
@@ -250,13 +247,8 @@ def with_deletes(events: DataFrame, condition: str, table: str) -> DataFrame:
         ConfigError: the condition is not valid for the table's columns.
     """
     rows = events.select(F.struct(*events.columns).alias("__event"), "row.*")
-    try:
-        refuse_query(rows, condition, f"{table}: merge.apply_as_deletes")
-        met = rows.withColumn("__is_met", F.coalesce(F.expr(condition).cast("boolean"), F.lit(False)))
-    except PySparkException as exc:
-        raise ConfigError(
-            f"{table}: merge.apply_as_deletes", f"Spark says: {first_line(exc)}", "fix it in this table's settings"
-        ) from exc
+    is_met = checked_expression(rows, condition, f"{table}: merge.apply_as_deletes").cast("boolean")
+    met = rows.withColumn("__is_met", F.coalesce(is_met, F.lit(False)))
     event = F.col("__event")
     is_met = F.col("__is_met") & event["row"].isNotNull()
     own = {name: F.when(~is_met, event[name]) for name in ("row", "unavailable")}
