@@ -4,6 +4,7 @@ No record is lost or changed: a record that does not decode becomes a quarantine
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import date
 from functools import partial
 
@@ -11,20 +12,22 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from cdc_lake.bronze.frames import about
-from cdc_lake.bronze.sequence import in_sequence
 from cdc_lake.bronze.usable_schemas import MAX_IDS, MAX_LAYOUTS, Schemas
 from cdc_lake.columns import BRONZE
+from cdc_lake.config import TableConfig
 from cdc_lake.decode import framing
 from cdc_lake.decode.envelope import (
     ROW_OPS,
     TOMBSTONE,
     TRUNCATE,
+    Metadata,
     before_fields,
     before_row_of,
     is_of_signal_table,
     metadata,
     row_fields,
     row_of,
+    row_or_before,
     row_problem,
     shape_of,
 )
@@ -32,7 +35,8 @@ from cdc_lake.decode.identity import NO_TIMESTAMP_MS
 from cdc_lake.decode.key import canonical_key, key_from_row, key_problem
 from cdc_lake.decode.records import DecodedLayout, DecodedLayouts, by_name, with_decoded_keys, with_decoded_values
 from cdc_lake.decode.trees import fields
-from cdc_lake.decode.types import is_garbled, value_problem
+from cdc_lake.decode.types import is_garbled, type_mapping, value_problem
+from cdc_lake.fold.rules import SHARED
 from cdc_lake.spark.expressions import built_once, of_batch
 
 _ERROR_TYPE = "struct<stage: string, code: string, message: string>"
@@ -55,9 +59,7 @@ def with_decision(
     keys: Schemas,
     values: Schemas,
     frames: Collection[str],
-    *,
-    key_columns: Sequence[str] | None = (),
-    sequence_by: str | None = None,
+    settings: TableConfig,
 ) -> DataFrame:
     """Decide the status of each record, by decoding it and checking that the schema consumes every byte.
 
@@ -65,12 +67,11 @@ def with_decision(
         records: the columns of `with_references`.
         keys, values: the schemas of their references.
         frames: the frames of the records.
-        key_columns: the row's columns that form the key; empty if Kafka's key does, None if rows have no key.
-        sequence_by: the row's column that replaces the source position.
 
     Columns out: all, and `status`, `error`, `op`, `source_ts_ms`, `source_position`, `position_domain`, `snapshot`,
     `transaction_id`, `canonical_key`, `key_schema`, `value_schema`.
     """
+    key_columns, sequence_by = settings.key_of_rows, settings.merge.sequence_by
     bodies = {side: framing.body(F.col(side), F.col(f"{side}_framing"), frames) for side in ("key", "value")}
     records, key_layouts = with_decoded_keys(records, keys.known, body=bodies["key"], named=F.col("key_reference"))
     records, value_layouts = with_decoded_values(
@@ -195,10 +196,43 @@ def _value_result(one: DecodedLayout, sequence_by: str | None) -> Column:
     facts = metadata(one.tree, one.value, F.col("topic"))
     problem = row_problem(one.tree, one.value)
     if sequence_by and shape_of(one.tree) != "control":
-        facts, missing = in_sequence(facts, one, sequence_by)
+        facts, missing = _in_sequence(facts, one, sequence_by)
         problem = F.coalesce(problem, missing)
     rest = problem, _misfit(one), *vars(facts).values()
     return F.struct(one.is_exact, _is_garbled(one), *rest).cast(_VALUE_RESULT_TYPE)
+
+
+def _in_sequence(facts: Metadata, value: DecodedLayout, column: str) -> tuple[Metadata, Column]:
+    """A value's metadata with a column of its row (`merge.sequence_by`) as source position, and its problem, if any.
+
+    Events with the same value in the column form a group, in which the order in Kafka decides. A timestamp is also the
+    source time.
+
+    Args:
+        facts: the metadata from the value's own fields.
+        value: the decoded value; its rows also have Kafka's `topic`.
+        column: the name of the column.
+    """
+    rule = type_mapping(row_fields(value.tree)[column])
+    sent = rule.convert(row_or_before(value.tree, value.value, [column])[column])
+    time_ms = F.lit(None).cast("bigint")
+    if rule.type == "timestamp":
+        number, time_ms = F.unix_micros(sent), F.unix_millis(sent)
+    elif rule.type == "date":
+        number = F.unix_date(sent)
+    else:
+        number = sent
+    position = F.array(number.cast("bigint"), F.lit(SHARED).cast("bigint"))
+    missing = F.when(
+        number.isNull() & (facts.op != TRUNCATE), f"`{column}`, the column of `merge.sequence_by`, is null"
+    )
+    placed = replace(
+        facts,
+        source_ts_ms=time_ms,
+        source_position=F.when(number.isNotNull(), position),
+        position_domain=F.col("topic"),
+    )
+    return placed, missing
 
 
 def _is_garbled(one: DecodedLayout) -> Column:

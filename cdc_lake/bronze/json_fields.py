@@ -56,11 +56,6 @@ def by_reference(pairs: Iterable[Row]) -> dict[str, set[str]]:
     return found
 
 
-def in_hudi(settings: TableConfig) -> bool:
-    """Whether the table is stored in Hudi, which allows fewer column names."""
-    return any(one.format == "hudi" for one in settings.storage)
-
-
 @dataclass(frozen=True)
 class JsonFields:
     """The fields of a batch, by reference.
@@ -157,7 +152,7 @@ def _special(shape: str, names: Collection[str], settings: TableConfig) -> list[
     for name in names:
         try:
             (read,), columns = _field(shape, name, settings)
-            mapping.check(columns, in_hudi=in_hudi(settings))
+            mapping.check(columns, in_hudi=settings.is_in_hudi)
         except SchemaError:
             unusable.add(name)
         else:

@@ -4,14 +4,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from cdc_lake.bronze.decide import with_decision
 from cdc_lake.bronze.frames import with_frames, with_references, with_unpacked_bytes
-from cdc_lake.bronze.json_fields import MAX_FIELDS, JsonFields, by_reference, fields_by_reference, in_hudi
+from cdc_lake.bronze.json_fields import MAX_FIELDS, JsonFields, by_reference, fields_by_reference
 from cdc_lake.bronze.primary_key import primary_key
-from cdc_lake.bronze.references import Names, Resolution, SchemaSource, resolve
+from cdc_lake.bronze.references import Names, SchemaSource, resolve
 from cdc_lake.bronze.usable_schemas import MAX_IDS, MAX_LAYOUTS, Schemas
 from cdc_lake.config import TableConfig
 from cdc_lake.decode import json as json_format
@@ -227,28 +227,20 @@ def resolve_schemas(
         kinds |= {f"{side}.{frame}": kind for frame, kind in found.kinds.items()}
         owners |= {side: found.owners} if found.owners else {}
         found.problems |= fields.problems
-        schemas[side] = _usable(found, side, settings, records.sparkSession, len(references) == len(sent))
+        schemas[side] = Schemas.of(
+            found.meanings,
+            found.problems,
+            side=side,
+            settings=settings,
+            spark=records.sparkSession,
+            are_all=len(references) == len(sent),
+        )
     key: Mapping[str, str] = before.key
     if settings.key_of_rows is not None:
         key_side: Side = "value" if settings.key_of_rows else "key"
         key, others = _primary_key(records, schemas[key_side], key_side, settings, key, takes_any=takes_any_key)
         schemas[key_side] = schemas[key_side].without(others, _other_key(key))
     return ResolvedSchemas(schemas["key"], schemas["value"], fields, kinds, owners, key)
-
-
-def _usable(found: Resolution, side: Side, settings: TableConfig, spark: SparkSession, are_all: bool) -> Schemas:
-    """The resolved schemas that the table can use; see `Schemas.of`."""
-    return Schemas.of(
-        found.meanings,
-        found.problems,
-        side=side,
-        key_columns=settings.key_of_rows,
-        sequence_by=settings.merge.sequence_by,
-        spark=spark,
-        column_mapping=ColumnMapping(settings.schema_.exclude, settings.schema_.rename),
-        in_hudi=in_hudi(settings),
-        are_all=are_all,
-    )
 
 
 def _primary_key(
@@ -319,11 +311,4 @@ def _id_of(reference: Column) -> Column:
 
 def decide(records: DataFrame, summary: ScanSummary, resolved: ResolvedSchemas, settings: TableConfig) -> DataFrame:
     """Decide the status of each record; see `with_decision`."""
-    return with_decision(
-        resolved.fields.applied(records),
-        resolved.keys,
-        resolved.values,
-        summary.frames,
-        key_columns=settings.key_of_rows,
-        sequence_by=settings.merge.sequence_by,
-    )
+    return with_decision(resolved.fields.applied(records), resolved.keys, resolved.values, summary.frames, settings)

@@ -152,7 +152,7 @@ def rewritten_offsets(
     source: TopicSource,
     partitions: Collection[int],
 ) -> dict[int, int]:
-    """By partition that lost records which bronze read: the first offset that now has another record, or none.
+    """By partition that lost records which bronze read: the offset after the last one that the log still has.
 
     Takes one fetch per partition. Records missing in the middle of the log (compaction, retention) are ignored.
 
@@ -163,25 +163,8 @@ def rewritten_offsets(
     Raises:
         ConfigError, InfrastructureError: see `TopicSource`.
     """
-    reached = progress.offsets.get(log.id, {})
-    cut = {p for p in partitions if log.partitions[p].end < reached.get(p, 0)}
-    last = {p: progress.last[p] for p in partitions if p in progress.last and p in reached and p not in cut}
-    asked = {p: one.offset for p, one in last.items() if one.offset >= log.partitions[p].start}
-    there = source.first_records(log.name, asked) if asked else {}
-    suspect = cut | {p for p, one in there.items() if one.offset == asked[p] and one != last[p]}
-    spans = {p: Span(span.start, min(span.end, reached[p])) for p, span in log.partitions.items() if p in suspect}
-    return _common_ends(spark, table, list(progress.offsets).index(log.id), log.name, source, spans)
-
-
-def _common_ends(
-    spark: SparkSession,
-    table: BronzeTable,
-    generation: int,
-    topic: str,
-    source: TopicSource,
-    spans: Mapping[int, Span],
-) -> dict[int, int]:
-    """The offset after the last record of each span that bronze and the log have in common; else the end."""
+    spans = _changed_spans(progress, log, source, partitions)
+    topic, generation = log.name, list(progress.offsets).index(log.id)
     found = {partition: span.end for partition, span in spans.items()}
     left = {partition: span for partition, span in spans.items() if span.start < span.end}
     width = _NEAR_OFFSETS
@@ -205,6 +188,19 @@ def _common_ends(
         left = {partition: span for partition, span in left.items() if near[partition].start > span.start}
         width *= 16
     return found
+
+
+def _changed_spans(
+    progress: BronzeProgress, log: TopicLog, source: TopicSource, partitions: Collection[int]
+) -> dict[int, Span]:
+    """What bronze read of the partitions whose last record is another now, or no longer exists."""
+    reached = progress.offsets.get(log.id, {})
+    cut = {p for p in partitions if log.partitions[p].end < reached.get(p, 0)}
+    last = {p: progress.last[p] for p in partitions if p in progress.last and p in reached and p not in cut}
+    asked = {p: one.offset for p, one in last.items() if one.offset >= log.partitions[p].start}
+    there = source.first_records(log.name, asked) if asked else {}
+    suspect = cut | {p for p, one in there.items() if one.offset == asked[p] and one != last[p]}
+    return {p: Span(span.start, min(span.end, reached[p])) for p, span in log.partitions.items() if p in suspect}
 
 
 def _compare(known: DataFrame, records: DataFrame) -> Sequence[Row]:

@@ -2,11 +2,10 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
-from cdc_lake.bronze.sequence import check_sequence
+from cdc_lake.config import TableConfig
 from cdc_lake.decode import framing
 from cdc_lake.decode import json as json_format
 from cdc_lake.decode.column_mapping import ColumnMapping
@@ -14,12 +13,15 @@ from cdc_lake.decode.envelope import row_fields
 from cdc_lake.decode.key import key_fields, key_tree_from_row
 from cdc_lake.decode.records import WriterSchema, layout, spark_refusal
 from cdc_lake.decode.schemas import SchemaError
+from cdc_lake.decode.trees import Tree
 from cdc_lake.decode.types import type_mapping
 
 _MAX_REASON = 500
 """Maximum length of a reason. Names in schemas have any length, and each record of the schema stores the reason."""
 _HASH_DIGITS = 12
 """Digits of a schema's hash in messages, as in `cdc-lake quarantine show`."""
+_COUNTED = ("tinyint", "smallint", "int", "bigint", "date", "timestamp")
+"""Types of columns that order events."""
 MAX_IDS, MAX_LAYOUTS = 1000, 64
 """Limits per batch, for keys and for values: references that are looked up, and layouts that are decoded."""
 
@@ -45,11 +47,8 @@ class Schemas:
         problems: Mapping[str, str] | None = None,
         *,
         side: framing.Side,
-        key_columns: Sequence[str] | None = (),
-        sequence_by: str | None = None,
+        settings: TableConfig,
         spark: SparkSession | None = None,
-        column_mapping: ColumnMapping | None = None,
-        in_hudi: bool = False,
         are_all: bool = True,
     ) -> "Schemas":
         """Keep usable schemas. If all schemas of a reference are refused, its records are quarantined.
@@ -58,18 +57,13 @@ class Schemas:
             meanings: reference -> its possible schemas.
             problems: problems of references found before.
             side: key or value.
-            key_columns, sequence_by: columns that each value's row must have; see `with_decision`.
             spark: if set, must accept the schemas, too.
-            column_mapping, in_hudi: how silver maps the columns, see `ColumnMapping.check`.
             are_all: see `Schemas`.
         """
-        requirements = _Requirements(
-            side == "key", key_columns, sequence_by, spark, column_mapping or ColumnMapping(), in_hudi
-        )
         known: dict[str, Sequence[WriterSchema]] = {}
         refused = dict(problems or {})
         for reference, schemas in meanings.items():
-            reasons = {schema: _refusal(schema, requirements) for schema in schemas}
+            reasons = {schema: _refusal(schema, side, settings, spark) for schema in schemas}
             known[reference] = tuple(schema for schema, reason in reasons.items() if reason is None)
             if not known[reference]:
                 del known[reference]
@@ -116,30 +110,36 @@ def describe_reference(reference: str) -> str:
     return f"{words.get(kind, kind)} {framing.id_of(reference)}"
 
 
-class _Requirements(NamedTuple):
-    """What a schema must have to be usable."""
-
-    is_key: bool
-    key_columns: Sequence[str] | None
-    sequence_by: str | None
-    spark: SparkSession | None
-    column_mapping: ColumnMapping
-    in_hudi: bool
-
-
-def _refusal(schema: WriterSchema, requirements: _Requirements) -> str | None:
+def _refusal(schema: WriterSchema, side: framing.Side, settings: TableConfig, spark: SparkSession | None) -> str | None:
     """Why a schema cannot be used, so that it does not fail a Spark plan later; None if it can."""
-    is_key = requirements.is_key
+    column_mapping = ColumnMapping(settings.schema_.exclude, settings.schema_.rename)
     try:
-        if is_key or schema.shape != "control":
-            columns = key_fields(schema.tree) if is_key else row_fields(schema.tree)
-            requirements.column_mapping.check(columns, in_hudi=requirements.in_hudi)
+        if side == "key" or schema.shape != "control":
+            columns = key_fields(schema.tree) if side == "key" else row_fields(schema.tree)
+            column_mapping.check(columns, in_hudi=settings.is_in_hudi)
             for tree in columns.values():
                 type_mapping(tree)
-            if requirements.key_columns and not is_key:
-                key_tree_from_row(schema.tree, requirements.key_columns)
-            if requirements.sequence_by and not is_key:
-                check_sequence(schema.tree, requirements.sequence_by)
-        return spark_refusal(schema, requirements.spark) if requirements.spark else None
+            if settings.key_of_rows and side == "value":
+                key_tree_from_row(schema.tree, settings.key_of_rows)
+            if settings.merge.sequence_by and side == "value":
+                _check_sequence(schema.tree, settings.merge.sequence_by)
+        return spark_refusal(schema, spark) if spark else None
     except SchemaError as exc:
         return str(exc)
+
+
+def _check_sequence(tree: Tree, column: str) -> None:
+    """Check that a value's schema has the column, with a type that can order events.
+
+    Raises:
+        SchemaError: it does not.
+    """
+    row = row_fields(tree)
+    if column not in row:
+        raise SchemaError(f"the row does not have the column {column} of `merge.sequence_by`")
+    kind = type_mapping(row[column]).type
+    if kind not in _COUNTED:
+        raise SchemaError(
+            f"`merge.sequence_by` is {column}, a {kind}, but must be an integer, a date or a timestamp; for JSON "
+            "without a schema, declare its type in `value.columns`"
+        )

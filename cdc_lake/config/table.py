@@ -294,9 +294,23 @@ class TableConfig(Model):
         """The columns of the row that form its key; empty if Kafka's key is used, None if rows have no key."""
         return None if self.merge.mode == "append" else self.merge.keys
 
+    @property
+    def is_in_hudi(self) -> bool:
+        """Whether a table of the topic is stored in Hudi, which allows fewer column names."""
+        return any(one.format == "hudi" for one in self.storage)
+
     def wire(self, side: Literal["key", "value"]) -> KeyConfig | ValueConfig:
         """The settings for decoding keys, or values."""
         return self.key if side == "key" else self.value
+
+    def check_has_keys(self, topic: str, todo: str) -> None:
+        """Check that rows have keys, for commands that look rows up by key.
+
+        Raises:
+            ConfigError: they have none.
+        """
+        if self.key_of_rows is None:
+            raise ConfigError(topic, "its rows have no key: `merge.mode` is append", todo)
 
     def check(self, topic: str) -> None:
         """Check settings that depend on each other, after all settings of a topic are merged.

@@ -25,10 +25,10 @@ from cdc_lake.registries.subjects import VALUE_SUFFIX, Subjects, SubjectVersion
 from cdc_lake.runs.context import Leases, lake_of, select, similar_names
 from cdc_lake.runs.servers import SourceView
 from cdc_lake.silver.batch import Batch
+from cdc_lake.silver.batch_schemas import BatchSchemas
 from cdc_lake.silver.events import is_change, sent_columns
 from cdc_lake.silver.evolution import LayoutChange, check_steps, evolve_layout
-from cdc_lake.silver.reader import BatchSchemas
-from cdc_lake.silver.table_run import SilverRun, check_columns, check_not_behind, read_only_run
+from cdc_lake.silver.table import SilverTable
 from cdc_lake.sources.logs import TopicLog, TopicSource, count_offsets, offsets_of
 from cdc_lake.spark.session import build_session, is_little
 from cdc_lake.storage.hadoop import Storage
@@ -223,10 +223,10 @@ class _TopicPlanner:
 
     def silver(self, target: SilverTarget) -> TablePlan:
         """The plan of the silver job."""
-        bronze, settings = self.lake.bronze(self.spark, self.topic), self.settings
-        run, progress = read_only_run(self.lake, target, self.spark, bronze=bronze, settings=settings)
-        run, landed = run.with_current_key(progress.key_from if progress else None), run.landed
-        known = bronze.reached_by(progress, landed)
+        settings = self.settings
+        table, progress = SilverTable.open_to_refold(self.lake, target, self.spark, settings)
+        table, landed = table.with_current_key(progress.key_from if progress else None), table.landed
+        known = table.bronze.reached_by(progress, landed)
         is_compared, reached = progress is not None and known is None, known or 0
         found = TablePlan(
             table=target.name,
@@ -235,30 +235,31 @@ class _TopicPlanner:
             consumed_from={"bronze": reached},
             consumed_to={"bronze": landed.commit},
         )
-        rows = run.bronze.where((F.col("batch") > reached) & (F.col("status") == "ok"))
-        batch = Batch(run, reached + 1, landed.commit, progress, rows)
-        after = None if progress is None or run.known is None else LayoutChange(run.known, (), progress.retired)
+        after = None if progress is None or table.known is None else LayoutChange(table.known, (), progress.retired)
+        batch = None
         if reached < landed.commit:
+            rows = table.bronze_rows.where((F.col("batch") > reached) & (F.col("status") == "ok"))
+            batch = Batch.of(table, (reached + 1, landed.commit), progress, rows, is_comparison=is_compared)
             found.records = batch.counts.total
-            found.what, found.why = _describe_merge(batch, is_compared)
+            found.what, found.why = _describe_merge(batch)
         try:
-            check_columns(run)
+            table.check_columns()
             if is_compared and progress is not None:
-                check_not_behind(run, progress)
-            if found.records and batch.schemas is not None:
-                after = batch.schemas.layout_change
-                found.warnings = [*_partial_rows(batch, batch.schemas), *_order_by_time(batch)]
-                found.steps = _planned_steps(run, after)
+                table.check_not_behind(progress)
+            if batch is not None and batch.counts.total and (schemas := batch.find_schemas()) is not None:
+                after = schemas.layout_change
+                found.warnings = [*_partial_rows(batch, schemas), *_order_by_time(batch)]
+                found.steps = _planned_steps(table, after)
                 check_steps(target.name, after.steps, settings.schema_.evolution)
             if after is not None:
-                announced = self._announced(run, after)
-                found.announced = _planned_steps(run, announced)
+                announced = self._announced(table, after)
+                found.announced = _planned_steps(table, announced)
                 check_steps(f"{self.topic}{VALUE_SUFFIX} in the registry", announced.steps, settings.schema_.evolution)
         except CdcLakeError as error:
             found.refused.append(str(error))
         return found
 
-    def _announced(self, run: SilverRun, after: LayoutChange) -> LayoutChange:
+    def _announced(self, table: SilverTable, after: LayoutChange) -> LayoutChange:
         """The columns with the latest registry schema.
 
         Args:
@@ -266,28 +267,28 @@ class _TopicPlanner:
         """
         if self.newest is None:
             return replace(after, steps=())
-        schema = avro_schema(self.newest.text).of_table(run.settings)
+        schema = avro_schema(self.newest.text).of_table(table.settings)
         try:
             sent = sent_columns([], [schema], schema)
         except SchemaError as exc:
             todo = "fix the schema in the registry, or its records will be quarantined"
             raise UnsupportedError(f"{self.topic}{VALUE_SUFFIX}, version {self.newest.number}", str(exc), todo) from exc
         return evolve_layout(
-            run.done.table, sent, stored=after.layout, retired=after.retired, column_mapping=run.column_mapping
+            table.name, sent, stored=after.layout, retired=after.retired, column_mapping=table.column_mapping
         )
 
 
-def _planned_steps(run: SilverRun, after: LayoutChange) -> list[PlannedStep]:
-    size = run.silver.size() if after.is_wider else 0
+def _planned_steps(table: SilverTable, after: LayoutChange) -> list[PlannedStep]:
+    size = table.silver.size() if after.is_wider else 0
     return [
-        PlannedStep(words=step.words, ddl=step.ddl(run.done.table), rewritten_bytes=size if step.kind == "widen" else 0)
+        PlannedStep(words=step.words, ddl=step.ddl(table.name), rewritten_bytes=size if step.kind == "widen" else 0)
         for step in after.steps
     ]
 
 
 def _partial_rows(batch: Batch, schemas: BatchSchemas) -> list[str]:
     """Warnings about updates that send null for unchanged columns."""
-    if batch.run.settings.envelope.null_means_unchanged:
+    if batch.table.settings.envelope.null_means_unchanged:
         return []
     sources = [source_fields(one.tree) for one in schemas.values]
     advice = "set binlog_row_image=full on the database server, or list such columns in envelope.null_means_unchanged"
@@ -319,7 +320,7 @@ def _partial_rows(batch: Batch, schemas: BatchSchemas) -> list[str]:
 
 def _order_by_time(batch: Batch) -> list[str]:
     """A warning if changes have a time but no position."""
-    settings = batch.run.settings
+    settings = batch.table.settings
     if settings.is_in_log_order or settings.merge.mode == "append":
         return []
     has_only_time = F.col("source_position").isNull() & F.col("source_ts_ms").isNotNull()
@@ -332,28 +333,28 @@ def _order_by_time(batch: Batch) -> list[str]:
     ]
 
 
-def _describe_merge(batch: Batch, is_compared: bool) -> tuple[str, list[str]]:
+def _describe_merge(batch: Batch) -> tuple[str, list[str]]:
     """How silver would process a batch, with the reasons."""
-    counts, run = batch.counts, batch.run
+    counts, table = batch.counts, batch.table
     if not counts.total:
         return "advances", ["bronze's new batches contain no events"]
     if batch.progress is None:
         return "creates the table", []
-    if run.settings.merge.mode == "append":
+    if table.settings.merge.mode == "append":
         return "appends", []
-    if is_compared:
+    if batch.is_comparison:
         return "compares all of bronze with silver, key by key", [
             "silver was merged from another bronze table, from an earlier state of it, or has no known position"
         ]
     why = []
-    if is_little(rows=counts.total, stored_bytes=run.silver.size()):
+    if is_little(rows=counts.total, stored_bytes=table.silver.size()):
         why.append("few records: one partition, without code generation")
     if counts.late:
         why.append(f"{counts.late} records were replayed: their keys are refolded from all of bronze")
     if counts.truncates:
         why.append(f"{counts.truncates} truncates: every row of the table is read")
-    if counts.markers and run.settings.deletes.missing_after_snapshot:
+    if counts.markers and table.settings.deletes.missing_after_snapshot:
         why.append("a snapshot began or ended: rows that are not in it are deleted")
-    if run.partitions > 1:
-        why.append(f"{run.partitions} partitions: keys that changed partition are refolded from all of bronze")
+    if table.partitions > 1:
+        why.append(f"{table.partitions} partitions: keys that changed partition are refolded from all of bronze")
     return "merges", why

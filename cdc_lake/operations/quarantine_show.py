@@ -21,9 +21,8 @@ from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.operations.quarantine import ALL, COORDINATES, REJECTED_STAGE, ListedRecord, Selection, selected, utc_time
 from cdc_lake.operations.story import position_text, sent_values, value_text
 from cdc_lake.runs.context import lake_of, select_landed
-from cdc_lake.silver.events import kafka_position
-from cdc_lake.silver.reader import BronzeReader
-from cdc_lake.silver.table_run import read_only_run
+from cdc_lake.silver.events import events, kafka_position
+from cdc_lake.silver.table import SilverTable
 from cdc_lake.spark.session import build_session
 from cdc_lake.storage.hadoop import Storage
 
@@ -169,12 +168,11 @@ def _typed_rows(
     """The rows of rejected events by Kafka position, as silver's expectations check them."""
     if rows.isEmpty():
         return {}
-    bronze, rows = lake.bronze(spark, topic), rows.select(*BRONZE)
-    run, _ = read_only_run(lake, lake.silver(topic)[0], spark, bronze=bronze, settings=settings)
-    reading = BronzeReader(run)
-    schemas = reading.schemas_in(rows)
+    rows = rows.select(*BRONZE)
+    table, _ = SilverTable.open_to_refold(lake, lake.silver(topic)[0], spark, settings)
+    schemas = table.schemas_in(rows)
     assert schemas is not None, "rejected events have a key"
-    sent = reading.events(rows, schemas, has_key_changes=True).select(KAFKA, "row", "unavailable").collect()
+    sent = events(rows, schemas, has_key_changes=True).select(KAFKA, "row", "unavailable").collect()
     return {tuple(row[KAFKA]): {name: _truncated(text) for name, text in sent_values(row).items()} for row in sent}
 
 

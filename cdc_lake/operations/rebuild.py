@@ -1,7 +1,7 @@
 """Rebuild silver from bronze: compare it with the table and replace the table in one commit."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from pyspark.sql import DataFrame, SparkSession
@@ -15,7 +15,7 @@ from cdc_lake.decode.key import key_tree_from_row
 from cdc_lake.decode.types import same_key
 from cdc_lake.errors import ConfigError, DataLossError, TableLockedError, UnsupportedError
 from cdc_lake.fold.rules import DELETES
-from cdc_lake.lake.lake import BronzeTable, SilverTarget, missing_rows
+from cdc_lake.lake.lake import SilverTarget, missing_rows
 from cdc_lake.operations.time_travel import as_struct, rows_until, same
 from cdc_lake.points import Offset, SourceTime
 from cdc_lake.runs.catalog_sync import sync_catalog_after_run
@@ -23,13 +23,12 @@ from cdc_lake.runs.context import OpenRun, Run, check_has_lease, select
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import Work
-from cdc_lake.silver.append import check_has_keys
-from cdc_lake.silver.batch import Batch, BronzeInput
+from cdc_lake.silver.batch import Batch
+from cdc_lake.silver.batch_schemas import BatchSchemas
 from cdc_lake.silver.events import kafka_position, sent_columns
 from cdc_lake.silver.fold_result import FoldResult
 from cdc_lake.silver.merge import fold_events, is_start
-from cdc_lake.silver.reader import BatchSchemas, BronzeReader
-from cdc_lake.silver.table_run import SilverRun, has_former_key, missing_records, read_only_run
+from cdc_lake.silver.table import SilverTable, has_former_key
 from cdc_lake.tables.joins import as_columns_of, with_kept
 from cdc_lake.tables.progress import KeyFrom, SilverProgress
 
@@ -116,52 +115,46 @@ class _Rebuild(Work):
         target, lake, leases = self.targets[done.table], self.run.lake, self.run.leases
         settings = self.run.config.table(target.topic)
         shown = (self.options.shown or {}).get(done.table)
-        bronze = lake.bronze(spark, target.topic)
-        version = bronze.version() if shown is None or shown.source_version is None else shown.source_version
         leases.recover(target.open(spark), done)
         todo = "move its folder and its side table's folder away, then run the silver job, which creates it from bronze"
-        check_has_keys(settings, target.topic, todo)
-        run, before = read_only_run(lake, target, spark, bronze=bronze, settings=settings, version=version)
+        settings.check_has_keys(target.topic, todo)
+        version = shown.source_version if shown else None
+        table, before = SilverTable.open_to_refold(lake, target, spark, settings, version)
+        version = table.bronze.version() if version is None else version
         if before is None and not self.options.key:
             done.warn("the silver table does not exist yet; run the silver job to create it")
             return False
-        if hole := missing_rows(bronze, run.landed, version):
+        if hole := missing_rows(table.bronze, table.landed, version):
             done.warn(hole)
-        if before and bronze.reached_by(before, run.landed) is None and (what := missing_records(run, before)):
+        if before and table.bronze.reached_by(before, table.landed) is None and (what := table.missing_records(before)):
             done.warn(what)
-        done.version_before = run.silver.version() if before else None
+        done.version_before = table.silver.version() if before else None
         if shown and shown.version_before != done.version_before:
             raise TableLockedError(
                 done.table,
                 "silver has changed since the differences were shown; nothing was written",
                 "stop the runs that write the table, then run the command again",
             )
-        run = replace(
-            run,
-            run_id=self.run.id,
-            done=done,
-            is_comparison=self.options.is_seeded,
-            check_lease=lambda: leases.check(done.table),
-        )
         with done.phase("fold"):
             key_from = before.key_from if before else None
             if self.options.key:
-                key_from = find_key_change(run, self.options.key)
-            rebuilt = _RebuiltTable.of(run.with_current_key(key_from), before, key_from, self.options)
+                key_from = find_key_change(table, self.options.key)
+            current = table.with_current_key(key_from)
+            rebuilt = _RebuiltTable.of(current, done, before, key_from, self.options)
         try:
             with done.phase("compare"):
                 if self.options.key and before is not None:
-                    rebuilt.check_complete(former_deletes(run, before, key_from, bronze.id()), self.options)
+                    rebuilt.check_complete(former_deletes(table, before, key_from), self.options)
                 rebuilt.compare()
             done.source_version = version
             failpoints.reach("rebuild.after_compare")
             if not (self.options.is_dry or self.options.is_preview):
                 with done.phase("write"):
-                    rebuilt.commit(bronze)
+                    rebuilt.commit(self.run)
                 done.status, done.batches = "ok", 1
         finally:
             rebuilt.rows.unpersist()
-        done.version_after = run.silver.version() if run.silver.exists() else None
+        done.version_after = table.silver.version() if table.silver.exists() else None
         return False
 
 
@@ -176,18 +169,19 @@ class _RebuiltTable:
         rows: silver's columns and `__key`, persisted.
     """
 
-    run: SilverRun
+    table: SilverTable
+    done: TableReport
     before: SilverProgress | None
     key_from: KeyFrom | None
     last: int
-    schemas: BatchSchemas
     outcome: FoldResult
     rows: DataFrame
 
     @classmethod
     def of(
         cls,
-        run: SilverRun,
+        table: SilverTable,
+        done: TableReport,
         before: SilverProgress | None,
         key_from: KeyFrom | None,
         options: RebuildOptions,
@@ -198,31 +192,39 @@ class _RebuiltTable:
             DataLossError: bronze lacks the complete history of some rows, and the options do not keep them.
             UnsupportedError: bronze has no row event.
         """
-        there, landed = run.bronze.where(F.col("status") == "ok"), run.landed
-        rows = rows_until(there, options.until, landed, run.done.table)
+        there, landed = table.bronze_rows.where(F.col("status") == "ok"), table.landed
+        rows = rows_until(there, options.until, landed, table.name)
         last = landed.commit if options.until is None else _last_whole_batch(there, rows, landed.commit)
-        batch = Batch(run, 1, landed.commit, before if options.is_seeded else None, rows)
-        if batch.schemas is None:
-            raise UnsupportedError(run.done.table, "bronze has no row event up to this point", "name a later point")
+        progress = before if options.is_seeded else None
+        batch = Batch.of(table, (1, landed.commit), progress, rows, is_comparison=options.is_seeded)
+        batch.find_table_events()
+        schemas = batch.find_schemas()
+        if schemas is None:
+            raise UnsupportedError(table.name, "bronze has no row event up to this point", "name a later point")
+        batch.check_expectations(done)
         batch.check_casts()
         if not (options.is_seeded or options.key):
-            _check_history(run, batch.schemas, there)
+            _check_history(table, schemas, there)
         outcome = fold_events(batch)
+        for warning in outcome.warnings_of_comparison():
+            done.warn(warning)
         changes = outcome.changes(before.commit + 1 if before else 1)
         if options.is_seeded:
-            rows = _with_changes(run, outcome.schemas, changes)
+            rows = _with_changes(table, outcome.schemas, changes)
         else:
             rows = changes.where(~F.col(DELETE)).drop(KEEP, DELETE)
-        return cls(run, before, key_from, last, outcome.schemas, outcome, rows.persist())
+        return cls(table, done, before, key_from, last, outcome, rows.persist())
 
     @cached_property
     def stored(self) -> DataFrame:
         """The stored table, with the columns and `__key` of the rebuilt table's primary key."""
         if self.before is None:
             return self.rows.limit(0)
-        rows, keys = self.run.silver.read(), self.schemas.layout.keys
+        rows, keys = self.table.stored_rows, self.outcome.layout.keys
         there = {name: F.col(quoted(name)) if name in rows.columns else F.lit(None) for name in keys}
-        return self.schemas.with_key(rows.withColumns({name: value.cast(keys[name]) for name, value in there.items()}))
+        return self.outcome.schemas.with_key(
+            rows.withColumns({name: value.cast(keys[name]) for name, value in there.items()})
+        )
 
     def check_complete(self, gone: DataFrame, options: RebuildOptions) -> None:
         """Check that bronze has a complete event, with the new key, for each row of silver.
@@ -236,10 +238,10 @@ class _RebuiltTable:
             DataLossError: an event is missing, and the options do not accept loss.
         """
         assert self.before is not None, "a missing event implies that the table exists"
-        old, there = list(self.before.keys), self.run.silver.read().columns
+        old, there = list(self.before.keys), self.table.stored_rows.columns
         rows = self.stored.where(~F.col(DELETED))
-        if set(self.schemas.layout.keys) <= set(there):
-            starts = self.run.bronze.where((F.col("status") == "ok") & is_start())
+        if set(self.outcome.layout.keys) <= set(there):
+            starts = self.table.bronze_rows.where((F.col("status") == "ok") & is_start())
             rows = rows.join(starts.select(F.col("key").alias(KEY)).distinct(), KEY, "left_anti")
         elif set(old) <= set(self.rows.columns):
             is_whole = F.size(F.coalesce(UNAVAILABLE, F.array().cast("array<string>"))) == 0
@@ -251,18 +253,17 @@ class _RebuiltTable:
             some = [row["key"] for row in rows.orderBy("key").limit(_EXAMPLES).collect()]
         finally:
             rows.unpersist()
-        run = self.run
         what = f"bronze has no complete event with the new key for {number} silver rows, such as {', '.join(some)}"
         if not (options.is_dry or options.accepts_loss):
             raise DataLossError(
-                run.done.table,
+                self.done.table,
                 what,
                 "nothing was written; take a new snapshot of the table, run the bronze job and rebuild again; if "
                 "the source no longer has these rows, drop them with --accept-loss",
             )
-        run.done.count(untold=number)
-        run.done.examples["untold"] = some
-        run.done.warn(what)
+        self.done.count(untold=number)
+        self.done.examples["untold"] = some
+        self.done.warn(what)
 
     def compare(self) -> None:
         """Count the rows that differ from the stored table, ignoring `__batch`, and add the counts to the report."""
@@ -279,7 +280,7 @@ class _RebuiltTable:
         key = F.coalesce(F.col("was")[KEY], F.col("is_now")[KEY])
         others = both.select(what.alias("what"), key.alias("key")).where(F.col("what").isNotNull()).persist()
         try:
-            done = self.run.done
+            done = self.done
             found: dict[str, int] = {what: number for what, number in others.groupBy("what").count().collect()}
             numbers = {name: found.get(name, 0) for name in ("changed", "only_before", "only_after")}
             done.count(same=self.rows.count() - numbers["changed"] - numbers["only_after"], **numbers)
@@ -289,23 +290,19 @@ class _RebuiltTable:
         finally:
             others.unpersist()
 
-    def commit(self, bronze: BronzeTable) -> None:
-        """Write the side table, and then the table, in one commit.
-
-        Args:
-            bronze: the table that was folded.
-        """
-        run, before = self.run, self.before or SilverProgress(run_id="", commit=0)
-        run.check_lease()
-        now = {**self.outcome.schemas.progress_fields(), "side": self.outcome.remember(before.commit + 1)}
-        consumed = BronzeInput(bronze, bronze.id(), run.landed).consumed(self.last)
-        following = before.next(run.run_id, **consumed, key_from=self.key_from, **now)
+    def commit(self, run: OpenRun) -> None:
+        """Write the side table, and then the table, in one commit."""
+        outcome, before = self.outcome, self.before or SilverProgress(run_id="", commit=0)
+        run.leases.check(self.table.name)
+        side = outcome.batch.remember(outcome.side_entries(), before.commit + 1)
+        own = {**outcome.schemas.progress_fields(), "side": side, "key_from": self.key_from}
+        following = before.next(run.id, **self.table.consumed(self.last), **own)
         failpoints.reach("rebuild.after_side")
-        run.check_lease()
+        run.leases.check(self.table.name)
         if self.before is None:
-            run.silver.merge(self.outcome.changes(following.commit), list(self.schemas.layout.keys), following)
+            self.table.silver.merge(outcome.changes(following.commit), list(outcome.layout.keys), following)
         else:
-            run.silver.overwrite(self.rows, following)
+            self.table.silver.overwrite(self.rows, following)
         failpoints.reach("rebuild.after_overwrite")
 
 
@@ -316,7 +313,7 @@ def _last_whole_batch(there: DataFrame, rows: DataFrame, newest: int) -> int:
     return newest if first is None else int(first) - 1
 
 
-def _check_history(run: SilverRun, schemas: BatchSchemas, there: DataFrame) -> None:
+def _check_history(table: SilverTable, schemas: BatchSchemas, there: DataFrame) -> None:
     """Check that bronze has the complete history of each silver row.
 
     Raises:
@@ -326,87 +323,87 @@ def _check_history(run: SilverRun, schemas: BatchSchemas, there: DataFrame) -> N
     if first == 1:
         return
     starts = there.where(is_start()).select(F.col("key").alias(KEY)).distinct()
-    number = schemas.with_key(run.silver.read()).join(starts, KEY, "left_anti").count()
+    number = schemas.with_key(table.stored_rows).join(starts, KEY, "left_anti").count()
     if number:
         raise DataLossError(
-            run.done.table,
+            table.name,
             f"bronze no longer has the complete history of {number} silver rows",
             "nothing was written; pass --seed-from-silver to keep these rows and refold the others",
         )
 
 
-def _with_changes(run: SilverRun, schemas: BatchSchemas, changes: DataFrame) -> DataFrame:
+def _with_changes(table: SilverTable, schemas: BatchSchemas, changes: DataFrame) -> DataFrame:
     """Silver's rows with `changes` applied, and `__key`."""
-    stored = schemas.with_key(run.silver.read())
+    stored = schemas.with_key(table.stored_rows)
     others = stored.join(changes.select(KEY), KEY, "left_anti")
     untouched = as_columns_of(changes.drop(KEEP, DELETE).schema, others)
     return untouched.unionByName(with_kept(changes.where(~F.col(DELETE)), stored).drop(KEEP, DELETE))
 
 
-def find_key_change(run: SilverRun, key: Sequence[str]) -> KeyFrom:
+def find_key_change(table: SilverTable, key: Sequence[str]) -> KeyFrom:
     """Where the events with bronze's newest primary key begin: after the last event with another key.
 
     Raises:
         ConfigError: the newest key has other columns than the options name.
     """
-    side, keys = _keys(run, run.bronze)
-    events = run.bronze.where((F.col("status") == "ok") & F.col(side).isin(*keys))
+    side, keys = _keys(table)
+    events = table.bronze_rows.where((F.col("status") == "ok") & F.col(side).isin(*keys))
     came = {row[side]: row["last"] for row in events.groupBy(side).agg(F.max(kafka_position()).alias("last")).collect()}
     newest = keys[max(came, key=lambda name: came[name])]
     if set(newest) != set(key):
         raise ConfigError(
             f"--key-from {','.join(key)}",
-            f"the newest key of {run.done.table} is {','.join(sorted(newest))}",
+            f"the newest key of {table.name} is {','.join(sorted(newest))}",
             "name these columns",
         )
     others = [name for name, one in keys.items() if same_key(one, newest) is None]
-    landed, topics = run.landed, list(run.landed.offsets)
+    landed, topics = table.landed, list(table.landed.offsets)
     if not others:
         return KeyFrom(topic_id=topics[0], start={}, whole=landed.position)
     last = max(came[name] for name in others)
     behind = F.max(F.when(F.col(side).isin(others), F.col("offset") + 1))
     # In partitions without such an event: the records with a later timestamp.
     later = F.min(F.when(F.col("log_ts") >= last["log_ts"], F.col("offset")))
-    of_topic = run.bronze.where(F.col("generation") == last["generation"])
+    of_topic = table.bronze_rows.where(F.col("generation") == last["generation"])
     found = of_topic.groupBy("partition").agg(F.greatest(behind, later).alias("start")).collect()
     topic_id = topics[last["generation"]]
     starts = {row["partition"]: row["start"] for row in found if row["start"] is not None}
     return KeyFrom(topic_id=topic_id, start={**landed.offsets[topic_id], **starts}, whole=landed.position)
 
 
-def former_deletes(run: SilverRun, before: SilverProgress, key_from: KeyFrom | None, source: str) -> DataFrame:
+def former_deletes(table: SilverTable, before: SilverProgress, key_from: KeyFrom | None) -> DataFrame:
     """The silver keys whose last unmerged event before the key change is a delete."""
-    side, keys = _keys(run, run.bronze)
+    side, keys = _keys(table)
     of_silver = [name for name, one in keys.items() if set(one) == set(before.keys)]
-    former = run.with_current_key(before.key_from).bronze.where(
-        has_former_key(run.landed, key_from)
+    former = table.with_current_key(before.key_from).bronze_rows.where(
+        has_former_key(table.landed, key_from)
         & (F.col("status") == "ok")
-        & (F.col("batch") > before.sources.get(source, 0))
+        & (F.col("batch") > before.sources.get(table.bronze.id(), 0))
         & F.col("tombstone_of").isNull()
         & F.col("key").isNotNull()
         & F.col(side).isin(of_silver)
     )
     last = former.groupBy("key").agg(F.max_by("op", kafka_position()).alias("op"))
     deleted = last.where(F.col("op").isin(*DELETES)).select(F.col("key").alias(KEY))
-    schemas, silver = BronzeReader(run, before).schemas_in(former), run.silver.read()
+    schemas, silver = table.schemas_in(former, before), table.stored_rows
     found = silver.limit(0) if schemas is None else schemas.with_key(silver).join(deleted, KEY, "left_semi")
     return found.select(*map(quoted, before.keys))
 
 
-def _keys(run: SilverRun, bronze: DataFrame) -> tuple[str, dict[str, dict[str, str]]]:
+def _keys(table: SilverTable) -> tuple[str, dict[str, dict[str, str]]]:
     """The primary keys of bronze's events: the column that names the schema, and by schema the key columns and types.
 
     Raises:
         UnsupportedError: no event has a key.
     """
-    columns = run.settings.merge.keys
+    columns = table.settings.merge.keys
     side = "value_schema" if columns else "key_schema"
-    events = bronze.where((F.col("status") == "ok") & F.col("key").isNotNull() & F.col(side).isNotNull())
+    events = table.bronze_rows.where((F.col("status") == "ok") & F.col("key").isNotNull() & F.col(side).isNotNull())
     trees = {}
     for (name,) in events.select(side).distinct().collect():
-        tree = run.schemas.by_fingerprint(name).of_table(run.settings).tree
+        tree = table.schemas.by_fingerprint(name).of_table(table.settings).tree
         trees[name] = key_tree_from_row(tree, columns) if columns else tree
     if not trees:
-        raise UnsupportedError(run.done.table, "bronze has no event with a key", "run the bronze job first")
+        raise UnsupportedError(table.name, "bronze has no event with a key", "run the bronze job first")
     sent = zip(trees, sent_columns(trees.values(), []).keys, strict=True)
-    return side, {name: run.column_mapping.target_types(run.done.table, one) for name, one in sent}
+    return side, {name: table.column_mapping.target_types(table.name, one) for name, one in sent}

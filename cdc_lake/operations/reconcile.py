@@ -19,8 +19,7 @@ from cdc_lake.runs.context import Run, select_landed
 from cdc_lake.runs.report import DifferentRow, ReconcileResult, Report, TableReport, check_totals
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import Work
-from cdc_lake.silver.append import check_has_keys
-from cdc_lake.silver.table_run import column_mapping, layout_of
+from cdc_lake.silver.table import column_mapping, layout_of
 from cdc_lake.tables.contract import progress_of
 
 _MAX_RECHECKED_KEYS = 1_000
@@ -83,7 +82,7 @@ class _Snapshot:
     def at(cls, run: Run, target: SilverTarget, spark: SparkSession) -> Iterator["_Snapshot"]:
         """Open a snapshot of the source table, and read a fixed version of silver."""
         config, settings = run.config, run.config.table(target.topic)
-        check_has_keys(settings, target.topic, "reconcile other tables: rows are compared by key")
+        settings.check_has_keys(target.topic, "reconcile other tables: rows are compared by key")
         stored = target.open(spark)
         progress = stored.progress()
         if progress is None:

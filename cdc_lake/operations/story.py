@@ -30,10 +30,8 @@ from cdc_lake.fold.table_events import table_events
 from cdc_lake.lake.lake import Lake
 from cdc_lake.runs.context import lake_of, needs_hadoop, only_one, select_landed
 from cdc_lake.runs.expectations import UNMET, with_unmet
-from cdc_lake.silver.append import check_has_keys
-from cdc_lake.silver.events import kafka_position
-from cdc_lake.silver.reader import BronzeReader
-from cdc_lake.silver.table_run import SilverRun, read_only_run
+from cdc_lake.silver.events import events, kafka_position
+from cdc_lake.silver.table import SilverTable
 from cdc_lake.spark.session import build_session, is_little, lake_files, planned_for
 from cdc_lake.storage.hadoop import Storage
 
@@ -106,13 +104,12 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
 
 
 def _story(lake: Lake, topic: str, settings: TableConfig, key: str, spark: SparkSession) -> Story:
-    bronze = lake.bronze(spark, topic)
-    check_has_keys(settings, topic, "look for the row in silver")
-    run, progress = read_only_run(lake, lake.silver(topic)[0], spark, bronze=bronze, settings=settings)
-    run = run.with_current_key(progress.key_from if progress else None)
-    text = _find_key(topic, run.bronze, key)
-    reached = bronze.reached_by(progress, run.landed) or 0
-    events, left_out = _story_events(run, text, reached)
+    settings.check_has_keys(topic, "look for the row in silver")
+    table, progress = SilverTable.open_to_refold(lake, lake.silver(topic)[0], spark, settings)
+    table = table.with_current_key(progress.key_from if progress else None)
+    text = _find_key(topic, table.bronze_rows, key)
+    reached = table.bronze.reached_by(progress, table.landed) or 0
+    events, left_out = _story_events(table, text, reached)
     return Story(table=topic, key=text, events=events, left_out=left_out)
 
 
@@ -151,31 +148,30 @@ def _columns(key: str) -> dict[str, str | None] | str:
     return {name.strip(): value for name, _, value in pairs} if all(sign for _, sign, _ in pairs) else key
 
 
-def _story_events(run: SilverRun, key: str, reached: int) -> tuple[list[StoryEvent], int]:
+def _story_events(table: SilverTable, key: str, reached: int) -> tuple[list[StoryEvent], int]:
     """The first events, and how many more follow."""
     own = F.col("key") == key
-    happened, more = _key_events(run, own)
-    listed = _fold_events(happened, reached, more, log_may_reset=run.settings.log_may_reset)
+    happened, more = _key_events(table, own)
+    listed = _fold_events(happened, reached, more, log_may_reset=table.settings.log_may_reset)
     is_aside = F.col("status").isin("quarantined", "dropped") | F.col("tombstone_of").isNotNull()
-    aside, more_aside = _first(run.bronze.where(own & is_aside).withColumn(KAFKA, kafka_position()))
+    aside, more_aside = _first(table.bronze_rows.where(own & is_aside).withColumn(KAFKA, kafka_position()))
     listed += [(tuple(row[KAFKA]), _unfolded_event(row)) for row in aside]
     return [event for _, event in sorted(listed, key=lambda one: one[0])], more + more_aside
 
 
-def _key_events(run: SilverRun, own: Column) -> tuple[list[tuple[Event, StoryEvent]], int]:
+def _key_events(table: SilverTable, own: Column) -> tuple[list[tuple[Event, StoryEvent]], int]:
     """The first events of a key, and those of all keys, in log order, and how many more follow."""
     truncates_and_markers = (F.col("op") == TRUNCATE) | is_snapshot_edge(F.col("snapshot"))
-    rows = run.bronze.where((own | truncates_and_markers) & (F.col("status") == "ok"))
-    reading = BronzeReader(run)
-    schemas, sent, more = reading.schemas_in(rows), list[Row](), 0
+    rows = table.bronze_rows.where((own | truncates_and_markers) & (F.col("status") == "ok"))
+    schemas, sent, more = table.schemas_in(rows), list[Row](), 0
     if schemas is not None:
-        events = reading.events(rows.where(own), schemas, has_key_changes=True)
-        rejecting = [one for one in run.settings.quality.expectations if one.on_fail == "reject"]
-        unmet = with_unmet(events, rejecting, run.done.table).drop("key")
-        sent, more = _first(events.join(unmet, KAFKA, "left"))
+        typed = events(rows.where(own), schemas, has_key_changes=True)
+        rejecting = [one for one in table.settings.quality.expectations if one.on_fail == "reject"]
+        unmet = with_unmet(typed, rejecting, table.name).drop("key")
+        sent, more = _first(typed.join(unmet, KAFKA, "left"))
     found = [
-        *(_row_event(row, in_log_order=run.settings.is_in_log_order) for row in sent),
-        *map(_whole_table_event, table_events(*reading.truncates_and_markers(rows)).events),
+        *(_row_event(row, in_log_order=table.settings.is_in_log_order) for row in sent),
+        *map(_whole_table_event, table_events(*table.truncates_and_markers(rows)).events),
     ]
     found.sort(key=lambda one: one[0].kafka_position)
     return found[:_MAX_EVENTS], more + len(found[_MAX_EVENTS:])

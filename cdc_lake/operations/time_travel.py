@@ -25,11 +25,11 @@ from cdc_lake.errors import ConfigError, ExpiredError, TimeTravelError, UnknownT
 from cdc_lake.lake.lake import BronzeTable, Lake, SilverTarget
 from cdc_lake.points import Offset, Point, SourceTime, iso, milliseconds
 from cdc_lake.runs.context import lake_of, only_one, open_gold, select, select_landed
-from cdc_lake.silver.append import check_has_keys
+from cdc_lake.runs.report import TableReport
 from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.events import kafka_position
 from cdc_lake.silver.merge import fold_events
-from cdc_lake.silver.table_run import has_former_key, is_before, read_only_run
+from cdc_lake.silver.table import SilverTable, has_former_key, is_before
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import Table
 from cdc_lake.tables.joins import as_columns_of
@@ -122,7 +122,7 @@ class _Silver:
 
     def between(self, since: Point, until: Point | None) -> tuple[_State, _State]:
         """The table at two points. If both are versions, rows in files that both versions share may be missing."""
-        check_has_keys(self.settings, self.target.topic, "read the table at each point instead")
+        self.settings.check_has_keys(self.target.topic, "read the table at each point instead")
         if isinstance(since, SourceTime | Offset) or isinstance(until, SourceTime | Offset):
             return self.at(since), self.at(until)
         silver, keys = self._table()
@@ -143,16 +143,18 @@ class _Silver:
 
     def _folded(self, point: SourceTime | Offset) -> _State:
         """The table, folded from bronze's events up to a point."""
-        check_has_keys(self.settings, self.target.topic, "name a version or a commit time")
-        topic, bronze = self.target.topic, _bronze(self.lake, self.target.topic, self.spark)
-        run, progress = read_only_run(self.lake, self.target, self.spark, bronze=bronze, settings=self.settings)
-        landed, rows = run.landed, run.bronze.where(F.col("status") == "ok")
+        self.settings.check_has_keys(self.target.topic, "name a version or a commit time")
+        topic = self.target.topic
+        _bronze(self.lake, topic, self.spark)
+        table, progress = SilverTable.open_to_refold(self.lake, self.target, self.spark, self.settings)
+        landed, rows = table.landed, table.bronze_rows.where(F.col("status") == "ok")
         rows = _of_one_key(rows, point, landed, progress.key_from if progress else None, topic)
         rows = rows_until(rows, point, landed, topic)
-        run = replace(run, bronze=rows)
-        batch = Batch(run, 1, landed.commit, None, rows)
-        if batch.schemas is None:
+        batch = Batch.of(replace(table, bronze_rows=rows), (1, landed.commit), None, rows)
+        batch.find_table_events()
+        if batch.find_schemas() is None:
             raise TimeTravelError(topic, f"bronze has no row event up to {point}", "name a later point")
+        batch.check_expectations(TableReport(table=topic))
         outcome = fold_events(batch)
         found = outcome.changes(landed.commit).where(~F.col(DELETE)).drop(KEY, KEEP, DELETE)
         # The rows are not from a commit of silver.

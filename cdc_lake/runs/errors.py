@@ -3,12 +3,13 @@
 import re
 from collections.abc import Sequence
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from cdc_lake.brokers import permanent_error
 from cdc_lake.errors import CdcLakeError, ConfigError, DamagedFileError, DataLossError, InfrastructureError
 from cdc_lake.sources.files import OVERLAP
+from cdc_lake.spark.user_sql import first_line
 from cdc_lake.storage.exhaustion import exhaustion_error
 from cdc_lake.storage.hadoop import ACCESS_DENIED
 from cdc_lake.tables.damage import damage_error, with_cure
@@ -74,9 +75,3 @@ def _translate_spark_error(table: str, error: Exception) -> CdcLakeError:
     return damage_error(error, table) or CdcLakeError(
         table, f"Spark failed: {first_line(error)}", "run again with --debug to see where"
     )
-
-
-def first_line(error: Exception) -> str:
-    """The first line of Spark's message, without the line that py4j adds."""
-    message = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
-    return ((message or "").strip() or type(error).__name__).splitlines()[0][:300]

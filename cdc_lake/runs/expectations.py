@@ -9,9 +9,8 @@ from pyspark.sql import functions as F
 from cdc_lake.columns import KAFKA
 from cdc_lake.config import Expectation
 from cdc_lake.errors import ConfigError, ExpectationError
-from cdc_lake.runs.errors import first_line
 from cdc_lake.runs.report import TableReport
-from cdc_lake.spark.user_sql import refuse_query
+from cdc_lake.spark.user_sql import first_line, refuse_query
 
 UNMET = "unmet"
 

@@ -2,33 +2,19 @@
 
 from collections.abc import Mapping
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from cdc_lake.columns import BATCH, KAFKA, META, META_TYPE, quoted, type_text
-from cdc_lake.config import TableConfig
 from cdc_lake.errors import ConfigError
-from cdc_lake.runs.errors import first_line
-from cdc_lake.silver import side_entries
 from cdc_lake.silver.batch import Batch
-from cdc_lake.silver.reader import BatchSchemas
-from cdc_lake.silver.table_run import SilverRun
+from cdc_lake.silver.batch_schemas import BatchSchemas
+from cdc_lake.silver.events import events
+from cdc_lake.silver.table import SilverTable
 from cdc_lake.spark.expressions import of_batch
-from cdc_lake.spark.user_sql import refuse_query
+from cdc_lake.spark.user_sql import checked_expression
 from cdc_lake.tables.partitions import check_partitions
-from cdc_lake.tables.progress import BronzeProgress, SidePin
-
-
-def check_has_keys(settings: TableConfig, topic: str, todo: str) -> None:
-    """Check that a table's rows have keys, for commands that look rows up by key.
-
-    Raises:
-        ConfigError: they have none.
-    """
-    if settings.key_of_rows is None:
-        raise ConfigError(topic, "its rows have no key: `merge.mode` is append", todo)
 
 
 def appended(batch: Batch, schemas: BatchSchemas, commit: int) -> DataFrame:
@@ -40,12 +26,12 @@ def appended(batch: Batch, schemas: BatchSchemas, commit: int) -> DataFrame:
     Raises:
         ConfigError: an expression in `derive` is not valid for these columns, changes its type, or its name is in use.
     """
-    run = batch.run
-    events = batch.events(batch.accepted, schemas, has_key_changes=False, more=["kafka_timestamp"])
+    table, merge = batch.table, batch.table.settings.merge
+    rows = events(batch.accepted, schemas, has_key_changes=False, more=["kafka_timestamp"])
     place = F.col(KAFKA)
     kafka = [place[name].alias(name) for name in ("topic", "generation", "partition", "offset")]
     meta = F.struct(F.struct(*kafka, F.col("kafka_timestamp").alias("timestamp")).alias("kafka")).cast(META_TYPE)
-    rows = events.select(
+    rows = rows.select(
         "row.*",
         meta.alias(META),
         F.col("op").alias("__op"),
@@ -53,12 +39,12 @@ def appended(batch: Batch, schemas: BatchSchemas, commit: int) -> DataFrame:
         of_batch(commit, place["offset"]).cast("bigint").alias(BATCH),
     )
     if may_repeat(batch):
-        rows = rows.join(run.silver.read().select(META), META, "left_anti").select(*map(quoted, rows.columns))
-    rows = _derived(rows, run.settings.merge.derive, run.done.table)
+        rows = rows.join(table.silver.read().select(META), META, "left_anti").select(*map(quoted, rows.columns))
+    rows = _derived(rows, merge.derive, table.name)
     if batch.progress is not None:
-        _check_types(rows.schema, run.silver.schema(), run.settings.merge.derive, run.done.table)
+        _check_types(rows.schema, table.silver.schema(), merge.derive, table.name)
     columns = {field.name: type_text(field.dataType) for field in rows.schema}
-    check_partitions(run.done.table, run.storage, columns, ())
+    check_partitions(table.name, table.storage, columns, ())
     return rows
 
 
@@ -68,48 +54,29 @@ def may_repeat(batch: Batch) -> bool:
     Bronze then reads them again, or they return from quarantine or a gap as replayed records (`late`).
     """
     has_more = batch.progress is not None and bool(batch.progress.reread_to or batch.counts.late)
-    return batch.run.is_comparison or has_more
+    return batch.is_comparison or has_more
 
 
-def ahead(run: SilverRun, landed: BronzeProgress) -> dict[int, int]:
+def ahead(table: SilverTable) -> dict[int, int]:
     """Up to which offset of each partition silver has records that bronze has yet to read again."""
     place = F.col(META)["kafka"]
     newest = F.max(F.struct(place["generation"], place["offset"])).alias("newest")
-    found = run.silver.read().groupBy(place["partition"].alias("partition")).agg(newest).collect()
-    generation = len(landed.offsets) - 1
+    found = table.silver.read().groupBy(place["partition"].alias("partition")).agg(newest).collect()
+    generation = len(table.landed.offsets) - 1
     return {
         partition: offset + 1
         for partition, (silver_generation, offset) in found
-        if (silver_generation, offset) >= (generation, landed.position.get(partition, 0))
+        if (silver_generation, offset) >= (generation, table.landed.position.get(partition, 0))
     }
 
 
-def remember(batch: Batch, commit: int) -> SidePin | None:
-    """Write the entries of rejected and readmitted events; the pin for silver's commit."""
-    parts = []
-    if batch.rejected is not None:
-        parts.append(side_entries.rejected_entries(batch.rejected))
-    if batch.readmitted is not None:
-        parts.append(side_entries.forgotten(batch.readmitted))
-    return batch.remember(parts, commit)
-
-
 def _derived(rows: DataFrame, derive: Mapping[str, str], table: str) -> DataFrame:
-    for name in derive:
-        if name in rows.columns:
-            raise ConfigError(
-                f"{table}: merge.derive: {name}", "a column of that name already exists", "use another name"
-            )
     found = []
     for name, expression in derive.items():
-        try:
-            refuse_query(rows, expression, f"{table}: merge.derive: {name}")
-            rows.select(F.expr(expression))
-        except PySparkException as exc:
-            raise ConfigError(
-                f"{table}: merge.derive: {name}", f"Spark says: {first_line(exc)}", "fix it in this table's settings"
-            ) from exc
-        found.append(F.expr(expression).alias(name))
+        where = f"{table}: merge.derive: {name}"
+        if name in rows.columns:
+            raise ConfigError(where, "a column of that name already exists", "use another name")
+        found.append(checked_expression(rows, expression, where).alias(name))
     return rows.select("*", *found)
 
 

@@ -3,9 +3,9 @@
 import time
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Self
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
@@ -15,16 +15,16 @@ from cdc_lake.decode.envelope import TRUNCATE, is_snapshot_edge
 from cdc_lake.errors import ExpectationError, RefusedError
 from cdc_lake.fold.rules import INSERTS, State
 from cdc_lake.fold.table_events import SnapshotMarker, TableEvents, Truncate, table_events
-from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.runs.expectations import UNMET, check_expectations, with_unmet
+from cdc_lake.runs.report import TableReport
 from cdc_lake.silver import side_entries
-from cdc_lake.silver.events import is_change, kafka_position
+from cdc_lake.silver.batch_schemas import BatchSchemas, schemas_and_frames
+from cdc_lake.silver.events import events, is_change, kafka_position
 from cdc_lake.silver.key_changes import has_key_change_headers
-from cdc_lake.silver.reader import BatchSchemas, BronzeReader, schemas_and_frames
-from cdc_lake.silver.table_run import SilverRun
+from cdc_lake.silver.table import SilverTable
 from cdc_lake.spark.arrow_stage import fit_in_driver, in_driver
 from cdc_lake.spark.expressions import built_once
-from cdc_lake.tables.progress import BronzeProgress, SidePin, SilverProgress
+from cdc_lake.tables.progress import SidePin, SilverProgress
 
 _TIMES = 20
 """Bins of the histogram of the source times in a batch."""
@@ -34,52 +34,30 @@ _DEFAULTS = (
 )
 
 
-@dataclass(frozen=True)
-class BronzeInput:
-    """The bronze table, and its progress when it was read."""
-
-    table: BronzeTable
-    id: str
-    landed: BronzeProgress
-
-    def bytes_up_to(self, batch: int) -> int:
-        """Bytes of the records of all batches up to one, if they were counted."""
-        found = self._progress_of(batch) if batch else None
-        return found.bytes if found else 0
-
-    def _progress_of(self, batch: int) -> BronzeProgress | None:
-        return self.landed if batch == self.landed.commit else self.table.progress_of_commit(batch)
-
-    def consumed(self, last: int) -> dict[str, Any]:
-        """What silver's progress has of bronze after the batches up to this one are merged."""
-        found = self._progress_of(last)
-        nonce = found.nonce if found else self.table.nonce_of(last)
-        return {
-            "sources": {self.id: last},
-            "nonces": {self.id: nonce} if nonce else {},
-            "offsets": found.offsets if found else {},
-        }
-
-
-def next_batch(run: SilverRun, first: int, bronze: BronzeInput, max_bytes: int) -> tuple[int, int]:
+def next_batch(table: SilverTable, first: int, max_bytes: int) -> tuple[int, int]:
     """Choose bronze's batches from `first` on: of at most `read.max_records_per_batch` records and `max_bytes` in
     total, but at least one batch.
 
     Returns:
         The last batch, and how many rows these batches have.
     """
-    newest, max_rows = bronze.landed.commit, run.settings.read.max_records_per_batch
+    newest, max_rows = table.landed.commit, table.settings.read.max_records_per_batch
     if first == newest:
-        return newest, bronze.landed.rows
-    new = run.bronze.where(F.col("batch") >= first)
+        return newest, table.landed.rows
+    new = table.bronze_rows.where(F.col("batch") >= first)
     sizes = {row["batch"]: row["count"] for row in new.groupBy("batch").count().collect()}
     last, taken = first, sizes.get(first, 0)
     while last < newest and taken + sizes.get(last + 1, 0) <= max_rows:
         last += 1
         taken += sizes.get(last, 0)
+
+    def bytes_up_to(batch: int) -> int:
+        """Bytes of the records of all batches up to one, if they were counted."""
+        found = table.progress_of_batch(batch) if batch else None
+        return found.bytes if found else 0
+
     if last > first:
-        most = bronze.bytes_up_to(first - 1) + max_bytes
-        last = first + bisect_right(range(first + 1, last + 1), most, key=bronze.bytes_up_to)
+        last = first + bisect_right(range(first + 1, last + 1), bytes_up_to(first - 1) + max_bytes, key=bytes_up_to)
     return last, sum(sizes.get(batch, 0) for batch in range(first, last + 1))
 
 
@@ -128,21 +106,49 @@ class Counts:
 
 
 @dataclass
-class Batch(BronzeReader):
-    """A range of bronze's batches.
+class Batch:
+    """A range of bronze's batches. A run, or a command, asks for what it needs in this order: `hold_if_few`,
+    `find_table_events`, `find_schemas`, `check_expectations`, `check_casts`; then it folds the batch.
 
     Attributes:
-        rows: its rows of status ok.
         progress: silver's, before the batch.
-        is_in_driver: whether the driver holds the rows; see `hold_if_few`.
+        rows: the batch's rows of status ok.
+        is_comparison: silver was folded from another bronze table, which may have known more of a key than this one.
+        is_in_driver: whether the driver holds the rows.
+        counts: the result of one pass over the rows, which decodes none.
+        remembered_table_events: the state of all keys after earlier batches.
+        table_events: the truncates and completed snapshots of this batch.
+        schemas: none if no event has had a key yet, so that the table is still unknown.
+        rejected: the new events that fail expectations and are rejected, `expectations.with_unmet`'s columns; none if
+            all are accepted.
     """
 
-    run: SilverRun
+    table: SilverTable
     first: int
     last: int
     progress: SilverProgress | None
     rows: DataFrame
-    is_in_driver: bool = False
+    counts: Counts
+    is_comparison: bool = False
+    is_in_driver: bool = field(default=False, init=False)
+    remembered_table_events: TableEvents = field(default_factory=TableEvents, init=False)
+    table_events: TableEvents = field(default_factory=TableEvents, init=False)
+    schemas: BatchSchemas | None = field(default=None, init=False)
+    rejected: DataFrame | None = field(default=None, init=False)
+
+    @classmethod
+    def of(
+        cls,
+        table: SilverTable,
+        batches: tuple[int, int],
+        progress: SilverProgress | None,
+        rows: DataFrame,
+        *,
+        is_comparison: bool = False,
+    ) -> Self:
+        """Count the rows of bronze's first to last of these batches."""
+        columns = Counts.columns(has_sequence=bool(table.settings.merge.sequence_by))
+        return cls(table, *batches, progress, rows, Counts(*rows.agg(*columns).collect()[0]), is_comparison)
 
     def hold_if_few(self) -> None:
         """Hold few and small rows in the driver, because otherwise each action plans and reads them again."""
@@ -150,97 +156,61 @@ class Batch(BronzeReader):
         if self.is_in_driver:
             self.rows = in_driver(self.rows)
 
-    @cached_property
-    def counts(self) -> Counts:
-        """One pass over the rows, which decodes none."""
-        has_sequence = bool(self.run.settings.merge.sequence_by)
-        return Counts(*self.rows.agg(*Counts.columns(has_sequence=has_sequence)).collect()[0])
+    def find_table_events(self) -> None:
+        """Find the truncates and completed snapshots.
 
-    @property
-    def may_be_inserts(self) -> bool:
-        """Whether each event adds a row, provided that each has a key of its own, which silver does not have."""
-        run, counts = self.run, self.counts
-        has_only_inserts = counts.inserts == counts.total and not (
-            counts.key_changes or self.table_events.events or run.settings.merge.apply_as_deletes
-        )
-        may_be_stale = self.remembers(KEY_ENTRY) or self.remembered_table_events.start != State()
-        return has_only_inserts and not may_be_stale and not run.is_comparison and self.rejected is None
-
-    @cached_property
-    def pin(self) -> SidePin | None:
-        return self.progress.side if self.progress else None
-
-    @cached_property
-    def remembered(self) -> DataFrame:
-        """The side-table entries of silver's last commit."""
-        return self.run.side.read(self.pin)
-
-    def remembers(self, *kinds: str) -> bool:
-        """Whether entries of one of these kinds may exist."""
-        return self.pin is not None and not set(kinds).isdisjoint(self.pin.kinds)
-
-    @cached_property
-    def remembered_table_events(self) -> TableEvents:
-        """The state of all keys after earlier batches."""
-        if not self.remembers(TABLE_ENTRY):
-            return TableEvents()
-        return side_entries.remembered(side_entries.of_all_keys(self.remembered).collect())
-
-    @cached_property
-    def table_events(self) -> TableEvents:
-        """The truncates and completed snapshots of this batch."""
-        before, counts = self.remembered_table_events, self.counts
+        Raises:
+            RefusedError: the batch has truncates that the settings do not allow.
+        """
+        if self.remembers(TABLE_ENTRY):
+            entries = side_entries.of_all_keys(self.remembered).collect()
+            self.remembered_table_events = side_entries.remembered(entries)
+        self.table_events, counts = self.remembered_table_events, self.counts
         if not (counts.truncates or counts.markers):
-            return before
+            return
         truncates, markers = self._truncates_and_markers(self.rows)
         earlier: list[SnapshotMarker] = []
-        if markers and (counts.late_markers or self.run.partitions > 1):
+        if markers and (counts.late_markers or self.table.partitions > 1):
             before_it = self._landed().where((F.col("batch") < self.first) & is_snapshot_edge(F.col("snapshot")))
             _, earlier = self._truncates_and_markers(before_it)
-        return table_events(truncates, markers, earlier=earlier, before=before)
+        self.table_events = table_events(truncates, markers, earlier=earlier, before=self.remembered_table_events)
 
-    @cached_property
-    def all_table_events(self) -> TableEvents:
+    def find_all_table_events(self) -> TableEvents:
         """The truncates and completed snapshots in all of bronze up to this batch."""
         return table_events(*self._truncates_and_markers(self._landed()))
 
     def _truncates_and_markers(self, rows: DataFrame) -> tuple[list[Truncate], list[SnapshotMarker]]:
-        """See `truncates_and_markers`; refuses truncates that the settings do not allow."""
-        truncates, markers = self.truncates_and_markers(rows)
+        """See `SilverTable.truncates_and_markers`; refuses truncates that the settings do not allow."""
+        truncates, markers = self.table.truncates_and_markers(rows)
         if truncates:
             self._check_truncates(len(truncates))
         return truncates, markers
 
     def _check_truncates(self, number: int) -> None:
-        settings, table = self.run.settings, self.run.done.table
+        settings, name = self.table.settings, self.table.name
         if settings.deletes.truncates == "refuse":
             raise RefusedError(
-                table,
+                name,
                 f"the batch has {number} TRUNCATE events, and `deletes.truncates` is refuse",
                 "set `deletes.truncates` to hard or soft for this table, or have the connector skip them "
                 "(skipped.operations=t)",
             )
-        if self.run.partitions > 1 and not settings.deletes.across_partitions:
+        if self.table.partitions > 1 and not settings.deletes.across_partitions:
             raise RefusedError(
-                table,
-                f"the batch has {number} TRUNCATE events, and the topic has {self.run.partitions} partitions: only "
+                name,
+                f"the batch has {number} TRUNCATE events, and the topic has {self.table.partitions} partitions: only "
                 "Kafka's timestamps order them relative to rows",
                 "set `deletes.across_partitions: true` for this table to accept that, or use a topic with one "
                 "partition",
             )
 
-    @property
-    def stored_columns(self) -> Collection[str]:
-        """The source's columns in silver."""
-        return [] if self.progress is None else [name for name in self.silver.columns if name not in SILVER_META]
-
-    @cached_property
-    def schemas(self) -> BatchSchemas | None:
-        """None if no event has had a key yet, so that the table is still unknown."""
+    def find_schemas(self) -> BatchSchemas | None:
+        """Find the schemas of the rows, and the columns that they need."""
         writers = self.counts.writers.asDict()
-        if self.run.settings.key_of_rows == ():
+        if self.table.settings.key_of_rows == ():
             writers["keys"] = writers["keys"] or self._last_key_schema()
-        return self.schemas_in(self.rows, writers)
+        self.schemas = self.table.schemas_in(self.rows, self.progress, writers)
+        return self.schemas
 
     def _last_key_schema(self) -> list[str]:
         """Truncates have no key: use the key schema of the events before them."""
@@ -248,47 +218,67 @@ class Batch(BronzeReader):
         found = self._landed().agg(newest).collect()
         return [found[0][0]] if found[0][0] else []
 
-    @cached_property
-    def unmet(self) -> DataFrame | None:
-        """The new events that fail expectations, `expectations.with_unmet`'s columns; none if all pass.
+    def check_expectations(self, done: TableReport) -> None:
+        """Count the new events that fail expectations, and find those that are rejected.
 
         Raises:
             ConfigError: an expectation is not a valid condition.
             ExpectationError: events fail an expectation with `on_fail: stop`.
         """
-        expectations, done = self.run.settings.quality.expectations, self.run.done
+        expectations = self.table.settings.quality.expectations
         if not expectations or self.schemas is None:
-            return None
-        sent = self.events(self.rows, self.schemas, has_key_changes=self.counts.key_changes > 0)
-        unmet = with_unmet(sent, expectations, done.table).localCheckpoint()
+            return
+        sent = events(self.rows, self.schemas, has_key_changes=self.counts.key_changes > 0)
+        unmet = with_unmet(sent, expectations, self.table.name).localCheckpoint()
         numbers = unmet.select(F.explode(UNMET).alias("name")).groupBy("name").count().collect()
         check_expectations(
             done, expectations, {one.name: 0 for one in expectations} | {name: number for name, number in numbers}
         )
-        return unmet if numbers else None
+        names = [F.lit(one.name) for one in expectations if one.on_fail == "reject"]
+        rejected = unmet.where(F.arrays_overlap(UNMET, F.array(*names).cast("array<string>")))
+        self.rejected = None if not names or rejected.isEmpty() else rejected
 
-    @cached_property
-    def rejected(self) -> DataFrame | None:
-        """The failing events that are rejected, `unmet`'s columns; none if all are accepted."""
-        if self.unmet is None:
-            return None
-        rejecting = [one.name for one in self.run.settings.quality.expectations if one.on_fail == "reject"]
-        found = self.unmet.where(F.arrays_overlap(UNMET, F.array(*map(F.lit, rejecting)).cast("array<string>")))
-        return None if found.isEmpty() else found
+    def check_casts(self) -> None:
+        """Check that the new events' values fit the types set in `schema.cast`.
+
+        Raises:
+            ExpectationError: some do not.
+        """
+        casts = self.table.settings.schema_.cast
+        if self.schemas is None or not casts:
+            return
+        uncastable = F.array_except("uncastable", "unavailable")
+        sent = events(self.accepted, self.schemas, has_key_changes=self.counts.key_changes > 0)
+        numbers = sent.select(F.explode(uncastable).alias("name")).groupBy("name").count().orderBy("name").collect()
+        if numbers:
+            counts = ", ".join(f"{number} values of `{name}` as {casts[name]}" for name, number in numbers)
+            raise ExpectationError(
+                self.table.name,
+                f"`schema.cast` cannot store {counts}",
+                "the commit was aborted; set a type that holds them, or remove the columns from it, and run again",
+            )
+
+    @property
+    def may_be_inserts(self) -> bool:
+        """Whether each event adds a row, provided that each has a key of its own, which silver does not have."""
+        settings, counts = self.table.settings, self.counts
+        has_only_inserts = counts.inserts == counts.total and not (
+            counts.key_changes or self.table_events.events or settings.merge.apply_as_deletes
+        )
+        may_be_stale = self.remembers(KEY_ENTRY) or self.remembered_table_events.start != State()
+        return has_only_inserts and not may_be_stale and not self.is_comparison and self.rejected is None
+
+    @property
+    def stored_columns(self) -> Collection[str]:
+        """The source's columns in silver."""
+        if self.progress is None:
+            return []
+        return [name for name in self.table.stored_rows.columns if name not in SILVER_META]
 
     @property
     def accepted(self) -> DataFrame:
         """The batch's rows without rejected events."""
         return self._without_rejected(self.rows)
-
-    def _without_rejected(self, rows: DataFrame) -> DataFrame:
-        if self.rejected is not None:
-            rows = rows.join(self.rejected.select(KAFKA), kafka_position() == F.col(KAFKA), "left_anti")
-        return rows
-
-    def _landed(self) -> DataFrame:
-        """All of bronze up to this batch."""
-        return self.run.bronze.where((F.col("batch") <= self.last) & (F.col("status") == "ok"))
 
     def history(self) -> DataFrame:
         """All rows of bronze up to this batch, without rejected events."""
@@ -298,13 +288,41 @@ class Batch(BronzeReader):
             rows = rows.join(entries, kafka_position() == F.col(KAFKA), "left_anti")
         return self._without_rejected(rows)
 
+    def _without_rejected(self, rows: DataFrame) -> DataFrame:
+        if self.rejected is not None:
+            rows = rows.join(self.rejected.select(KAFKA), kafka_position() == F.col(KAFKA), "left_anti")
+        return rows
+
+    def _landed(self) -> DataFrame:
+        """All of bronze up to this batch."""
+        return self.table.bronze_rows.where((F.col("batch") <= self.last) & (F.col("status") == "ok"))
+
+    @property
+    def pin(self) -> SidePin | None:
+        return self.progress.side if self.progress else None
+
     @cached_property
-    def readmitted(self) -> DataFrame | None:
-        """The side-table entries of rejected events that this batch replays and accepts; none if there are none."""
-        if not (self.counts.late and self.remembers(REJECTED_ENTRY)):
-            return None
-        entries = self._rejected_before(are_back=True)
-        return entries if self.rejected is None else entries.join(self.rejected.select(KAFKA), KAFKA, "left_anti")
+    def remembered(self) -> DataFrame:
+        """The side-table entries of silver's last commit."""
+        return self.table.side.read(self.pin)
+
+    def remembers(self, *kinds: str) -> bool:
+        """Whether entries of one of these kinds may exist."""
+        return self.pin is not None and not set(kinds).isdisjoint(self.pin.kinds)
+
+    def judged_entries(self) -> list[DataFrame]:
+        """The side-table entries of the events that this batch rejects, and of events that it accepts although earlier
+        batches rejected them.
+        """
+        found = []
+        if self.rejected is not None:
+            found.append(side_entries.rejected_entries(self.rejected))
+        if self.counts.late and self.remembers(REJECTED_ENTRY):
+            entries = self._rejected_before(are_back=True)
+            if self.rejected is not None:
+                entries = entries.join(self.rejected.select(KAFKA), KAFKA, "left_anti")
+            found.append(side_entries.forgotten(entries))
+        return found
 
     def _rejected_before(self, *, are_back: bool) -> DataFrame:
         """The entries of events that earlier batches rejected: those that this batch replays, and judges again, or
@@ -321,35 +339,15 @@ class Batch(BronzeReader):
             parts: entries with some of the columns; no two with the same kind and id.
             commit: silver's commit number.
         """
+        parts = [*parts, *self.judged_entries()]
         if not parts:
             return self.pin
         now_ms = time.time_ns() // 1_000_000
         entries = side_entries.side_rows(parts, batch=commit, at_ms=now_ms)
-        retention_days = self.run.settings.deletes.retention_days
-        return self.run.side.write(self.pin, entries, at_ms=now_ms, memory_days=retention_days)
+        retention_days = self.table.settings.deletes.retention_days
+        return self.table.side.write(self.pin, entries, at_ms=now_ms, memory_days=retention_days)
 
-    def check_casts(self) -> None:
-        """Check that the new events' values fit the types set in `schema.cast`.
-
-        Raises:
-            ExpectationError: some do not.
-        """
-        if self.schemas is None or not self.run.settings.schema_.cast:
-            return
-        uncastable = F.array_except("uncastable", "unavailable")
-        sent = self.events(self.accepted, self.schemas, has_key_changes=self.counts.key_changes > 0)
-        numbers = sent.select(F.explode(uncastable).alias("name")).groupBy("name").count().orderBy("name").collect()
-        if numbers:
-            counts = ", ".join(
-                f"{number} values of `{name}` as {self.run.settings.schema_.cast[name]}" for name, number in numbers
-            )
-            raise ExpectationError(
-                self.run.done.table,
-                f"`schema.cast` cannot store {counts}",
-                "the commit was aborted; set a type that holds them, or remove the columns from it, and run again",
-            )
-
-    def warnings(self, table_events: TableEvents) -> list[str]:
+    def warnings(self) -> list[str]:
         """What an operator should know of these events."""
         found = []
         if self.schemas is not None:
@@ -362,8 +360,6 @@ class Batch(BronzeReader):
                 f"{self.counts.untimed} events have no source time, so only the log orders them; "
                 "set add.fields=source.ts_ms on the connector"
             )
-        if table_events.unpaired_ends:
-            found.append(
-                f"{table_events.unpaired_ends} snapshots ended whose start is not in bronze; they removed no rows"
-            )
+        if ends := self.table_events.unpaired_ends:
+            found.append(f"{ends} snapshots ended whose start is not in bronze; they removed no rows")
         return found

@@ -1,34 +1,32 @@
 """Commits one batch to silver: merges or appends its rows, and widens columns first if the batch needs it."""
 
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from cdc_lake import failpoints
 from cdc_lake.columns import quoted
-from cdc_lake.fold.table_events import TableEvents
-from cdc_lake.runs.report import check_totals
-from cdc_lake.silver.append import ahead, appended, may_repeat, remember
-from cdc_lake.silver.batch import Batch, BronzeInput
+from cdc_lake.runs.context import OpenRun
+from cdc_lake.runs.report import TableReport, check_totals
+from cdc_lake.silver.append import ahead, appended, may_repeat
+from cdc_lake.silver.batch import Batch
+from cdc_lake.silver.batch_schemas import BatchSchemas
 from cdc_lake.silver.evolution import check_steps
 from cdc_lake.silver.merge import fold_events
-from cdc_lake.silver.reader import BatchSchemas
-from cdc_lake.silver.table_run import SilverRun
 from cdc_lake.spark.arrow_stage import in_driver
-from cdc_lake.spark.expressions import of_batch
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.delta_properties import first_with_statistics
 from cdc_lake.tables.progress import SilverProgress
 
 
-def commit_batch(
-    run: SilverRun, first: int, last: int, progress: SilverProgress | None, bronze: BronzeInput
-) -> SilverProgress | None:
-    """Merge bronze's batches `first` to `last` into silver, in one commit.
+def commit_batch(run: OpenRun, done: TableReport, batch: Batch) -> SilverProgress | None:
+    """Merge a batch into silver, in one commit.
 
     Returns:
-        The progress as read back; `progress` if the table's columns are not known yet.
+        Silver's progress as read back; none if no event has had a key yet, so that the table is still unknown.
 
     Raises:
         RefusedError: the batch has truncates that `deletes` does not allow.
@@ -38,136 +36,137 @@ def commit_batch(
         ExpectationError: values do not fit the types in `schema.cast`, or rows do not meet an expectation.
         TableLockedError: another run has committed first. This commit was not made.
     """
-    consumed = bronze.consumed(last)
+    table, progress = batch.table, batch.progress
+    is_append = table.settings.merge.mode == "append"
+    consumed = table.consumed(batch.last)
     if progress is None:
-        next_progress = SilverProgress(run_id=run.run_id, commit=1, **consumed)
+        next_progress = SilverProgress(run_id=run.id, commit=1, **consumed)
     else:
-        next_progress = progress.next(run.run_id, **consumed)
-        is_at_end = last == bronze.landed.commit
-        if run.settings.merge.mode == "append" and (run.is_comparison or (progress.reread_to and is_at_end)):
-            next_progress = next_progress.model_copy(update={"reread_to": ahead(run, bronze.landed)})
-    rows = _landed(run, first, last, progress, bronze).where(F.col("status") == "ok")
-    batch = Batch(run, first, last, progress, rows)
-    with run.done.phase("read"):
-        if batch.counts.total:
-            batch.hold_if_few()
-    return _commit(batch, next_progress) if batch.counts.total else _skip(run, progress, next_progress)
-
-
-def _landed(run: SilverRun, first: int, last: int, progress: SilverProgress | None, bronze: BronzeInput) -> DataFrame:
-    """The rows of bronze's batches; those of the newest batch from its own files, if bronze has not changed since."""
-    is_newest = first == last == bronze.landed.commit
-    added = bronze.table.added_by(last, run.bronze) if is_newest else None
-    if added is None:
-        return run.bronze.where(F.col("batch").between(first, last))
-    own = replace(run, bronze=added).with_current_key(progress.key_from if progress else None)
-    return own.bronze.where(F.col("batch") == of_batch(last, F.col("partition")))
-
-
-def _commit(batch: Batch, next_progress: SilverProgress) -> SilverProgress | None:
-    run = batch.run
-    with run.done.phase("plan"):
-        # Appending does not change existing rows.
-        happened = TableEvents() if run.settings.merge.mode == "append" else batch.table_events
-        if batch.schemas is None:
-            return _skip(run, batch.progress, next_progress)
-        check_steps(run.done.table, batch.schemas.layout_change.steps, run.settings.schema_.evolution)
+        next_progress = progress.next(run.id, **consumed)
+        is_at_end = batch.last == table.landed.commit
+        if is_append and (batch.is_comparison or (progress.reread_to and is_at_end)):
+            next_progress = next_progress.model_copy(update={"reread_to": ahead(table)})
+    commit = _Commit(run, done, batch, next_progress)
+    if not batch.counts.total:
+        return commit.skip()
+    with done.phase("read"):
+        batch.hold_if_few()
+    with done.phase("plan"):
+        if not is_append:  # appending does not change existing rows
+            batch.find_table_events()
+        schemas = batch.find_schemas()
+        if schemas is None:
+            return commit.skip()
+        check_steps(table.name, schemas.layout_change.steps, table.settings.schema_.evolution)
+        batch.check_expectations(done)
         batch.check_casts()
-    if run.settings.merge.mode == "append":
-        return _append(batch, batch.schemas, next_progress)
-    with run.done.phase("fold"):
-        outcome = fold_events(batch)
-    outcome.check_log()
-    counts = outcome.counted()
-    check_totals(run.done.table, batch.counts.total, **counts)
-    is_wider = batch.progress is not None and outcome.schemas.layout_change.is_wider
-    commit = next_progress.commit + (1 if is_wider else 0)  # widening is a commit of its own
-    # Before widening: Delta rejects plans that read the table's earlier schema.
-    result = outcome.changes(commit)
-    if batch.is_in_driver:
-        result = in_driver(result)  # a MERGE plans its source several times
-    if is_wider:
-        with run.done.phase("widen"):
-            next_progress = _widen(batch, outcome.schemas, next_progress)
-    failpoints.reach("silver.after_plan", batch=commit)
-    with run.done.phase("write"):
-        run.check_lease()
-        now = {**outcome.schemas.progress_fields(next_progress.defaulted), "side": outcome.remember(commit)}
-        next_progress = next_progress.model_copy(update=now)
-        failpoints.reach("silver.after_side", batch=commit)
-        run.check_lease()
-        keys = list(outcome.layout.keys)
-        made = run.silver.merge(result, keys, next_progress, are_inserts=outcome.are_inserts)
-        failpoints.reach("silver.after_merge", batch=commit)
-    run.done.add_changes(batch.counts.changes or ())
-    run.done.count(events=batch.counts.total, **counts, stale=outcome.totals.stale, refolded=outcome.totals.refolded)
-    for warning in (*batch.warnings(happened), *outcome.warnings(), *made.notes):
-        run.done.warn(warning)
-    return made.progress
+    return commit.append(schemas) if is_append else commit.merge()
 
 
-def _append(batch: Batch, schemas: BatchSchemas, next_progress: SilverProgress) -> SilverProgress:
-    """Append the batch's rows; see `silver.append`."""
-    run, counts = batch.run, batch.counts
-    if schemas.layout_change.is_wider:
-        with run.done.phase("widen"):
-            next_progress = _widen(batch, schemas, next_progress)
-    commit = next_progress.commit
-    rows = appended(batch, schemas, commit)
-    parts = {
-        "truncates": counts.truncates,
-        "paired_tombstones": counts.paired_tombstones,
-        "rejected": batch.rejected.count() if batch.rejected is not None else 0,
-    }
-    failpoints.reach("silver.after_plan", batch=commit)
-    with run.done.phase("write"):
-        run.check_lease()
-        now = {**schemas.progress_fields(next_progress.defaulted), "side": remember(batch, commit)}
-        next_progress = next_progress.model_copy(update=now)
-        failpoints.reach("silver.after_side", batch=commit)
-        run.check_lease()
-        assert isinstance(run.silver, DeltaLakeTable), "`TableConfig.check` allows Delta only"
-        made = run.silver.append(rows, next_progress, adds_columns=True, statistics=first_with_statistics(rows.schema))
-        failpoints.reach("silver.after_merge", batch=commit)
-    expected = counts.total - sum(parts.values())
-    number = run.silver.rows_added(made.version)
-    if number is None:  # a concurrent maintenance run committed first
-        number = expected
-    if may_repeat(batch):
-        parts["already_there"] = expected - number
-    check_totals(run.done.table, counts.total, appended=number, **parts)
-    run.done.add_changes(counts.changes or ())
-    run.done.count(events=counts.total, appended=number, **parts)
-    for warning in batch.warnings(TableEvents()):
-        run.done.warn(warning)
-    next_progress = made.progress
-    return next_progress
+@dataclass
+class _Commit:
+    """The commit of a batch, whose rows are counted in the table's report.
 
-
-def _widen(batch: Batch, schemas: BatchSchemas, next_progress: SilverProgress) -> SilverProgress:
-    """Rewrite the table, with unchanged rows, in columns wide enough for the batch, as a separate commit.
-
-    Returns:
-        The progress for the batch's own commit, which is the next.
+    Attributes:
+        progress: silver's after the commit.
     """
-    run, before = batch.run, batch.progress
-    assert before is not None, "a new table has no rows to rewrite"
-    rows = schemas.with_key(batch.silver) if schemas.layout.keys else batch.silver
-    columns = {
-        name: F.col(quoted(name)).cast(kind) for name, kind in schemas.layout.columns.items() if name in rows.columns
-    }
-    rows = rows.withColumns(columns)
-    run.check_lease()
-    wide = before.next(run.run_id)
-    run.silver.overwrite(rows, wide)
-    failpoints.reach("silver.after_widen", batch=next_progress.commit)
-    return next_progress.model_copy(update={"commit": next_progress.commit + 1, "follows": wide.nonce})
 
+    run: OpenRun
+    done: TableReport
+    batch: Batch
+    progress: SilverProgress
 
-def _skip(run: SilverRun, progress: SilverProgress | None, next_progress: SilverProgress) -> SilverProgress | None:
-    """Consume batches without events: control records, quarantined records."""
-    if progress is None:
-        return None
-    with run.done.phase("write"):
-        run.check_lease()
-        return run.silver.advance(next_progress).progress
+    def skip(self) -> SilverProgress | None:
+        """Consume batches without events: control records, quarantined records."""
+        if self.batch.progress is None:
+            return None
+        with self.done.phase("write"):
+            self._check_lease()
+            return self.batch.table.silver.advance(self.progress).progress
+
+    def merge(self) -> SilverProgress:
+        """Fold the batch, and merge the result."""
+        batch, done = self.batch, self.done
+        with done.phase("fold"):
+            outcome = fold_events(batch)
+        outcome.check_log()
+        counts, totals = outcome.counted(), outcome.totals
+        check_totals(done.table, batch.counts.total, **counts)
+        is_wider = batch.progress is not None and outcome.schemas.layout_change.is_wider
+        # Before widening: Delta rejects plans that read the table's earlier schema.
+        result = outcome.changes(self.progress.commit + (1 if is_wider else 0))
+        if batch.is_in_driver:
+            result = in_driver(result)  # a MERGE plans its source several times
+        if is_wider:
+            self._widen(outcome.schemas)
+        with self._write(outcome.schemas, outcome.side_entries):
+            keys = list(outcome.layout.keys)
+            made = batch.table.silver.merge(result, keys, self.progress, are_inserts=outcome.are_inserts)
+        self._report(*outcome.warnings(), *made.notes, **counts, stale=totals.stale, refolded=totals.refolded)
+        return made.progress
+
+    def append(self, schemas: BatchSchemas) -> SilverProgress:
+        """Append the batch's rows; see `silver.append`."""
+        batch, counts, silver = self.batch, self.batch.counts, self.batch.table.silver
+        assert isinstance(silver, DeltaLakeTable), "`TableConfig.check` allows Delta only"
+        if schemas.layout_change.is_wider:
+            self._widen(schemas)
+        rows = appended(batch, schemas, self.progress.commit)
+        parts = {
+            "truncates": counts.truncates,
+            "paired_tombstones": counts.paired_tombstones,
+            "rejected": batch.rejected.count() if batch.rejected is not None else 0,
+        }
+        with self._write(schemas, list):
+            statistics = first_with_statistics(rows.schema)
+            made = silver.append(rows, self.progress, adds_columns=True, statistics=statistics)
+        expected = counts.total - sum(parts.values())
+        number = silver.rows_added(made.version)
+        if number is None:  # a concurrent maintenance run committed first
+            number = expected
+        if may_repeat(batch):
+            parts["already_there"] = expected - number
+        check_totals(self.done.table, counts.total, appended=number, **parts)
+        self._report(appended=number, **parts)
+        self.progress = made.progress
+        return self.progress
+
+    @contextmanager
+    def _write(self, schemas: BatchSchemas, side_entries: Callable[[], Sequence[DataFrame]]) -> Iterator[None]:
+        """Write the side table; the block then writes the table."""
+        number = self.progress.commit
+        failpoints.reach("silver.after_plan", batch=number)
+        with self.done.phase("write"):
+            self._check_lease()
+            side = self.batch.remember(side_entries(), number)
+            own = schemas.progress_fields(self.progress.defaulted)
+            self.progress = self.progress.model_copy(update={**own, "side": side})
+            failpoints.reach("silver.after_side", batch=number)
+            self._check_lease()
+            yield
+            failpoints.reach("silver.after_merge", batch=number)
+
+    def _widen(self, schemas: BatchSchemas) -> None:
+        """Rewrite the table, with unchanged rows, in columns wide enough for the batch, as a separate commit."""
+        before, stored = self.batch.progress, self.batch.table.stored_rows
+        assert before is not None, "a new table has no rows to rewrite"
+        with self.done.phase("widen"):
+            rows = schemas.with_key(stored) if schemas.layout.keys else stored
+            columns = schemas.layout.columns.items()
+            rows = rows.withColumns(
+                {name: F.col(quoted(name)).cast(kind) for name, kind in columns if name in rows.columns}
+            )
+            self._check_lease()
+            wide = before.next(self.run.id)
+            self.batch.table.silver.overwrite(rows, wide)
+            failpoints.reach("silver.after_widen", batch=self.progress.commit)
+        self.progress = self.progress.model_copy(update={"commit": self.progress.commit + 1, "follows": wide.nonce})
+
+    def _report(self, *warnings: str, **counts: int) -> None:
+        self.done.add_changes(self.batch.counts.changes or ())
+        self.done.count(events=self.batch.counts.total, **counts)
+        for warning in (*self.batch.warnings(), *warnings):
+            self.done.warn(warning)
+
+    def _check_lease(self) -> None:
+        self.run.leases.check(self.done.table)

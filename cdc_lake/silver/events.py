@@ -10,8 +10,8 @@ from cdc_lake.columns import KAFKA, quoted
 from cdc_lake.decode import framing
 from cdc_lake.decode.envelope import (
     ROW_OPS,
+    TRUNCATE,
     before_row_of,
-    is_cell,
     is_partial_update,
     row_fields,
     row_of,
@@ -20,12 +20,14 @@ from cdc_lake.decode.envelope import (
 )
 from cdc_lake.decode.key import key_fields, key_from_row, key_values
 from cdc_lake.decode.records import DecodedLayout, DecodedLayouts, WriterSchema, with_decoded_keys, with_decoded_values
-from cdc_lake.decode.trees import Tree, fields, non_null
+from cdc_lake.decode.trees import Tree, fields
 from cdc_lake.decode.types import stored_types, type_mapping
 from cdc_lake.fold.rules import STREAMING_OPS
+from cdc_lake.silver.batch_schemas import BatchSchemas
 from cdc_lake.silver.evolution import Layout, SentColumns
 from cdc_lake.silver.key_changes import key_change_id
-from cdc_lake.silver.unavailable import can_be_unavailable, may_contain_placeholder, unavailable
+from cdc_lake.silver.unavailable import may_contain_placeholder, unavailable
+from cdc_lake.spark.user_sql import checked_expression
 
 
 def sent_columns(
@@ -48,50 +50,38 @@ def sent_columns(
 
 def events(
     bronze: DataFrame,
-    layout: Layout,
+    schemas: BatchSchemas,
     *,
-    keys: Sequence[WriterSchema],
-    values: Sequence[WriterSchema],
-    frames: Collection[str],
-    unavailable_value: str,
-    key_columns: Sequence[str] | None = (),
-    null_means_unchanged: Sequence[str] = (),
     has_key_changes: bool = True,
     is_narrow: bool = False,
     more: Sequence[str] = (),
 ) -> DataFrame:
-    """The typed events of one table.
+    """The typed events among a table's bronze rows, without truncates.
 
     Args:
-        bronze: its bronze rows of status ok.
-        layout: the columns of each event.
-        keys: the key schemas of the rows.
-        values: the value schemas of the rows.
-        frames: the frames of the rows.
-        unavailable_value: the connector's placeholder for a value that was not sent.
-        key_columns: the columns of the row that form the key; empty if Kafka's key is used. If None, rows have no key:
-            `pk` is null, and a delete's `row` is the row before it.
-        null_means_unchanged: columns whose null, or absence, in an update means that the value was not sent.
+        bronze: rows of status ok.
         has_key_changes: whether halves of key changes may be among the rows.
-        is_narrow: omit `row`, and decode only the fields of values that `unavailable` needs.
+        is_narrow: omit `row`, and decode only the fields of values that `unavailable` needs, if the settings allow it.
         more: further bronze columns to return.
 
-    Columns in: bronze's. Columns out: `key` string; `pk` struct of the primary key; `row` struct of the layout's
-    columns, null for deletes and tombstones; `unavailable` array<string>; `op`, `source_ts_ms`, `source_position`,
-    `position_domain`, `snapshot`; `key_change`, the ID of the key change that the event is half of; `batch`, `late`;
-    `__kafka` struct; if the settings cast columns, `uncastable` array<string>, columns whose value does not fit.
+    Columns in: bronze's. Columns out: `key` string; `pk` struct of the primary key, null if rows have no key; `row`
+    struct of the layout's columns, null for deletes and tombstones, or the row before a delete if rows have no key;
+    `unavailable` array<string>; `op`, `source_ts_ms`, `source_position`, `position_domain`, `snapshot`; `key_change`,
+    the ID of the key change that the event is half of; `batch`, `late`; `__kafka` struct; if the settings cast columns,
+    `uncastable` array<string>, columns whose value does not fit.
     """
-    rows, key_layouts, value_layouts = _decoded(
-        bronze, layout, keys, values, frames, unavailable_value, key_columns, null_means_unchanged, is_narrow=is_narrow
-    )
-    rows = rows.withColumn("pk", _primary_key(layout, key_layouts, value_layouts, key_columns))
-    has_row = F.col("op").isin(*(op for op in ROW_OPS if op != "d" or key_columns is None))
+    layout, settings = schemas.layout, schemas.settings
+    is_narrow = is_narrow and not settings.merge.apply_as_deletes
+    rows = bronze.where(F.col("tombstone_of").isNull() & (F.col("op") != TRUNCATE))
+    rows, key_layouts, value_layouts = _decoded(rows, schemas, is_narrow=is_narrow)
+    rows = rows.withColumn("pk", _primary_key(schemas, key_layouts, value_layouts))
+    has_row = F.col("op").isin(*(op for op in ROW_OPS if op != "d" or settings.key_of_rows is None))
     of_change = ("headers", "source_position", "position_domain", "source_ts_ms", "key")
     key_change = key_change_id(*map(F.col, of_change)) if has_key_changes else F.lit(None).cast("string")
-    unsent = _unsent(layout, value_layouts, unavailable_value, null_means_unchanged, key_change)
+    unsent = _unsent(schemas, value_layouts, key_change)
     row = F.when(has_row, value_layouts.chosen(lambda one: _row(layout, one)))
     uncastable = F.when(has_row, value_layouts.chosen(lambda one: _uncastable(layout, one)))
-    return rows.select(
+    found = rows.select(
         "key",
         "pk",
         *([] if is_narrow else [row.cast(struct_type(layout.columns)).alias("row")]),
@@ -102,51 +92,48 @@ def events(
         *([uncastable.alias("uncastable")] if layout.column_mapping.cast and not is_narrow else []),
         *more,
     )
+    condition = settings.merge.apply_as_deletes
+    return with_deletes(found, condition, schemas.table) if condition else found
 
 
 def _decoded(
-    bronze: DataFrame,
-    layout: Layout,
-    keys: Sequence[WriterSchema],
-    values: Sequence[WriterSchema],
-    frames: Collection[str],
-    unavailable_value: str,
-    key_columns: Sequence[str] | None,
-    null_means_unchanged: Sequence[str],
-    *,
-    is_narrow: bool,
+    bronze: DataFrame, schemas: BatchSchemas, *, is_narrow: bool
 ) -> tuple[DataFrame, DecodedLayouts, DecodedLayouts]:
     """The rows with their decoded keys and values; see `events`."""
-    bodies = {side: framing.body(F.col(f"raw_{side}"), F.col("framing")[side], frames) for side in ("key", "value")}
+    values, key_columns, envelope = schemas.values, schemas.settings.key_of_rows, schemas.settings.envelope
+    bodies = {
+        side: framing.body(F.col(f"raw_{side}"), F.col("framing")[side], schemas.frames) for side in ("key", "value")
+    }
     rows, key_layouts = with_decoded_keys(
         bronze,
-        {one.fingerprint: (one,) for one in keys} if key_columns == () else {},
+        {one.fingerprint: (one,) for one in schemas.keys} if key_columns == () else {},
         body=bodies["key"],
         named=F.col("key_schema"),
     )
     wanted = None
     if is_narrow:
-        wanted = {name for one in values for name in _large(one, null_means_unchanged)}.union(key_columns or ())
-        if not null_means_unchanged:
+        wanted = {name for one in values for name in schemas.large_in(one)}.union(key_columns or ())
+        if not envelope.null_means_unchanged:
             values = [one for one in values if not wanted.isdisjoint(row_fields(one.tree))]
-        is_checked = any(one.format != "avro" or _null_columns(one, null_means_unchanged) for one in values)
+        is_checked = any(one.format != "avro" or schemas.null_columns(one) for one in values)
         if not (key_columns or is_checked):
-            bodies["value"] = F.when(may_contain_placeholder(bodies["value"], unavailable_value), bodies["value"])
+            may_omit = may_contain_placeholder(bodies["value"], envelope.unavailable_value_placeholder)
+            bodies["value"] = F.when(may_omit, bodies["value"])
     rows, value_layouts = with_decoded_values(
         rows,
         {one.fingerprint: (one,) for one in values},
         body=bodies["value"],
         named=F.col("value_schema"),
-        before=None if any(_null_columns(one, null_means_unchanged) for one in values) else key_columns,
+        before=None if any(map(schemas.null_columns, values)) else key_columns,
         columns=wanted,
-        column_of=layout.column_mapping.target,
+        column_of=schemas.layout.column_mapping.target,
     )
     return rows, key_layouts, value_layouts
 
 
-def _primary_key(
-    layout: Layout, keys: DecodedLayouts, values: DecodedLayouts, key_columns: Sequence[str] | None
-) -> Column:
+def _primary_key(schemas: BatchSchemas, keys: DecodedLayouts, values: DecodedLayouts) -> Column:
+    layout, key_columns = schemas.layout, schemas.settings.key_of_rows
+
     def of_row(value: DecodedLayout) -> Column | None:
         found = key_from_row(value, key_columns) if key_columns else None
         return _pk(layout, found) if found else None
@@ -155,14 +142,9 @@ def _primary_key(
     return pk.cast(struct_type(layout.keys) if layout.keys else "string")
 
 
-def _unsent(
-    layout: Layout,
-    values: DecodedLayouts,
-    placeholder: str,
-    null_means_unchanged: Sequence[str],
-    key_change: Column,
-) -> Column:
+def _unsent(schemas: BatchSchemas, values: DecodedLayouts, key_change: Column) -> Column:
     """The layout's columns whose values were not sent."""
+    envelope = schemas.settings.envelope
     # New rows and snapshot rows are complete: a null there is a null.
     is_complete = F.col("snapshot").isNotNull() | (F.col("op") == "r") | ((F.col("op") == "c") & key_change.isNull())
 
@@ -172,30 +154,29 @@ def _unsent(
         before = before_row_of(one.tree, one.value) if has_before else None
 
         def unsent(nulls: Collection[str]) -> Column:
-            return unavailable(columns, row, placeholder, nulls, before=before, columns_of=layout.of_source)
+            placeholder, columns_of = envelope.unavailable_value_placeholder, schemas.layout.of_source
+            return unavailable(columns, row, placeholder, nulls, before=before, columns_of=columns_of)
 
         found = unsent(())
-        if null_means_unchanged:
-            found = F.when(is_complete, found).otherwise(unsent(null_means_unchanged))
+        if envelope.null_means_unchanged:
+            found = F.when(is_complete, found).otherwise(unsent(envelope.null_means_unchanged))
         is_partial = is_partial_update(one.tree, one.value)
         return found if is_partial is None else F.when(is_partial & ~is_complete, unsent(columns)).otherwise(found)
 
     return values.chosen(missing)
 
 
-def with_rows(
-    records: DataFrame, layout: Layout, *, values: Sequence[WriterSchema], frames: Collection[str]
-) -> DataFrame:
+def with_rows(records: DataFrame, schemas: BatchSchemas) -> DataFrame:
     """Decode the rows of records whose bytes the fold has kept.
 
     Args:
         records: `pk`, `raw_value`, `value_schema`, `framing`.
-        layout, values, frames: see `events`.
 
     Columns out: all; `row` struct of the layout's columns, null if there are no bytes.
     """
-    body = framing.body(F.col("raw_value"), F.col("framing"), frames)
-    by_name = {one.fingerprint: (one,) for one in values}
+    layout = schemas.layout
+    body = framing.body(F.col("raw_value"), F.col("framing"), schemas.frames)
+    by_name = {one.fingerprint: (one,) for one in schemas.values}
     column_of = layout.column_mapping.target
     rows, layouts = with_decoded_values(records, by_name, body=body, named=F.col("value_schema"), column_of=column_of)
     row = layouts.chosen(lambda one: _row(layout, one))
@@ -211,32 +192,6 @@ def is_change(op: Column, snapshot: Column) -> Column:
 def kafka_position() -> Column:
     """A bronze row's Kafka position, in log order: the fields of `__kafka`."""
     return F.struct("log_ts", "topic", "generation", "partition", "offset")
-
-
-def large_columns(
-    values: Iterable[WriterSchema], layout: Layout, null_means_unchanged: Collection[str] = ()
-) -> dict[str, str]:
-    """The columns that an event may omit, with their types: by their type in a schema, or `null_means_unchanged`."""
-    found = {
-        name
-        for schema in values
-        for source in (*_large(schema, null_means_unchanged), *null_means_unchanged)
-        for name in layout.of_source(source)
-    }
-    return {name: kind for name, kind in layout.columns.items() if name in found - layout.keys.keys()}
-
-
-def _large(schema: WriterSchema, null_means_unchanged: Collection[str]) -> list[str]:
-    nulls = _null_columns(schema, null_means_unchanged)
-    return [name for name, tree in row_fields(schema.tree).items() if name in nulls or can_be_unavailable(tree)]
-
-
-def _null_columns(schema: WriterSchema, null_means_unchanged: Collection[str]) -> set[str]:
-    """The columns whose null may mean that the value was not sent."""
-    columns = row_fields(schema.tree)
-    if is_partial_update(schema.tree, F.lit(None)) is not None:
-        return set(columns)
-    return {name for name, tree in columns.items() if name in null_means_unchanged or is_cell(non_null(tree))}
 
 
 def struct_type(columns: Mapping[str, str]) -> str:
@@ -276,3 +231,26 @@ def _uncastable(layout: Layout, decoded: DecodedLayout) -> Column:
     }
     found = [F.when(is_so, name) for name, is_so in is_uncastable.items()]
     return F.array_compact(F.array(*found)) if found else F.array().cast("array<string>")
+
+
+def with_deletes(events: DataFrame, condition: str, table: str) -> DataFrame:
+    """Turn events whose row meets a condition (`merge.apply_as_deletes`) into deletes.
+
+    Args:
+        events: `events()`' columns.
+        condition: SQL on silver's columns; null counts as not met.
+        table: its name, for messages.
+
+    Columns out: those of `events`.
+
+    Raises:
+        ConfigError: the condition is not valid for the table's columns.
+    """
+    rows = events.select(F.struct(*events.columns).alias("__event"), "row.*")
+    is_met = checked_expression(rows, condition, f"{table}: merge.apply_as_deletes").cast("boolean")
+    met = rows.withColumn("__is_met", F.coalesce(is_met, F.lit(False)))
+    event = F.col("__event")
+    is_met = F.col("__is_met") & event["row"].isNotNull()
+    own = {name: F.when(~is_met, event[name]) for name in ("row", "unavailable")}
+    own["op"] = F.when(is_met, "d").otherwise(event["op"])
+    return met.select(*(own.get(name, event[name]).alias(name) for name in events.columns))

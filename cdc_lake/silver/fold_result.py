@@ -11,14 +11,13 @@ from cdc_lake.columns import IMAGE_ENTRY, KEY, quoted
 from cdc_lake.errors import DataLossError, DuplicateKeyError
 from cdc_lake.fold.stream import LIFETIME_PIECE, ROW_PIECE, VALUES_PIECE
 from cdc_lake.fold.table_events import TableEvents
-from cdc_lake.silver import inherited_values, side_entries
+from cdc_lake.silver import key_changes, side_entries
 from cdc_lake.silver.batch import Batch
+from cdc_lake.silver.batch_schemas import BatchSchemas
 from cdc_lake.silver.events import with_rows
 from cdc_lake.silver.evolution import Layout
-from cdc_lake.silver.reader import BatchSchemas
 from cdc_lake.silver.rows import INHERITED_COLUMNS, OTHER_VALUES, RowSchema, changes, collect_large_values
 from cdc_lake.spark.expressions import built_once
-from cdc_lake.tables.progress import SidePin
 
 _NAMED_KEYS = 10
 """Number of keys listed in an error."""
@@ -169,7 +168,7 @@ class FoldResult:
             tuple(layout.columns),
             frozenset(batch.stored_columns),
             tuple(self.schemas.large),
-            batch.run.settings.deletes.keep_values,
+            batch.table.settings.deletes.keep_values,
         )
 
     @cached_property
@@ -181,7 +180,7 @@ class FoldResult:
         if self._lifetimes is None:
             return rows.withColumn(INHERITED_COLUMNS, string_array(()))
         moved_rows = rows.where(F.col("moved_by").isNotNull()).select("key", "moved_by", "missing")
-        inherited = inherited_values.inherit(self._lifetimes, moved_rows, self._row_schema.large).localCheckpoint()
+        inherited = key_changes.inherit(self._lifetimes, moved_rows, self._row_schema.large).localCheckpoint()
         rows = rows.join(inherited, "key", "left")
         inherited_columns = F.coalesce(INHERITED_COLUMNS, string_array(()))
         missing = F.array_except("missing", inherited_columns)
@@ -203,43 +202,39 @@ class FoldResult:
         stored = None
         # Values that were sent before this batch are in silver's row; the pieces list their columns as `kept`.
         if batch.progress is not None:
-            rows = rows_with_keys(batch.silver, ended, list(self.layout.keys))
+            rows = rows_with_keys(batch.table.stored_rows, ended, list(self.layout.keys))
             rows = self.schemas.with_key(rows).withColumnRenamed(KEY, "key")
-            stored = inherited_values.stored_values(rows, large)
-        return inherited_values.ended_lifetimes(ended, stored, list(large)).localCheckpoint()
+            stored = key_changes.stored_values(rows, large)
+        return key_changes.ended_lifetimes(ended, stored, list(large)).localCheckpoint()
 
     @property
     def _stored_lifetimes(self) -> DataFrame:
         """The lifetimes that earlier batches ended, except those of refolded keys, which this batch has."""
-        found = inherited_values.stored_lifetimes(self.batch.remembered, self.schemas.large)
+        found = key_changes.stored_lifetimes(self.batch.remembered, self.schemas.large)
         return found if self.refold is None else found.join(self.refold, "key", "left_anti")
 
     def _of_role(self, role: str) -> DataFrame:
         return self.pieces.where(F.col("role") == role)
 
     def _decoded(self, pieces: DataFrame) -> DataFrame:
-        return with_rows(pieces, self.layout, values=self.schemas.values, frames=self.schemas.frames)
+        return with_rows(pieces, self.schemas)
 
-    def remember(self, commit: int) -> SidePin | None:
-        """Write the side-table entries; the pin for silver's commit."""
+    def side_entries(self) -> list[DataFrame]:
+        """The side-table entries that remember the fold's state."""
         batch, large = self.batch, list(self.schemas.large)
         parts = []
         if self.totals.entries:
             parts.append(side_entries.key_entries(self._rows))
-        table_events = side_entries.table_entries(batch.run.spark, batch.remembered_table_events, self.table_events)
+        table_events = side_entries.table_entries(batch.table.spark, batch.remembered_table_events, self.table_events)
         if table_events is not None:
             parts.append(table_events)
         if large and self.totals.ended:
-            parts.append(inherited_values.lifetime_entries(self._ended_lifetimes, large))
+            parts.append(key_changes.lifetime_entries(self._ended_lifetimes, large))
         if self.refold is not None and batch.remembers(IMAGE_ENTRY):
             # The refold writes images again. Those with other IDs are of lifetimes that it did not find.
             old = batch.remembered.where(F.col("kind") == IMAGE_ENTRY).join(self.refold, "key", "left_semi")
             parts.append(side_entries.forgotten(old.join(self._ended_lifetimes.select("id"), "id", "left_anti")))
-        if batch.rejected is not None:
-            parts.append(side_entries.rejected_entries(batch.rejected))
-        if batch.readmitted is not None:
-            parts.append(side_entries.forgotten(batch.readmitted))
-        return batch.remember(parts, commit)
+        return parts
 
     def check_one_row_per_key(self) -> None:
         """Check that silver has one row for each key of the batch.
@@ -249,7 +244,7 @@ class FoldResult:
         """
         if not self.totals.duplicates:
             return
-        table = self.batch.run.done.table
+        table = self.batch.table.name
         keys = self.pieces.where("has_duplicates").select("key").orderBy("key").limit(_NAMED_KEYS).collect()
         raise DuplicateKeyError(
             table,
@@ -260,7 +255,9 @@ class FoldResult:
 
     def warnings(self) -> list[str]:
         """What may be wrong because the source's order is not known well enough."""
-        totals, found = self.totals, []
+        totals, found = self.totals, self.warnings_of_comparison()
+        if self._went_back:
+            found.append(self._went_back)
         if totals.behind_ms > _CLOCK_LAG_MS:
             found.append(
                 f"{totals.behind_clock} events were ignored as replays: they have no position, and their source time "
@@ -282,24 +279,36 @@ class FoldResult:
             )
         return found
 
+    def warnings_of_comparison(self) -> list[str]:
+        """What stays although bronze does not show it."""
+        if not (self.batch.is_comparison and self.totals.out_of_order):
+            return []
+        return [
+            f"{self.totals.out_of_order} rows were kept: bronze has no event with the complete row, so older events do "
+            "not count"
+        ]
+
+    @property
+    def _went_back(self) -> str | None:
+        """Describe that source positions went back; none if they continue."""
+        totals = self.totals
+        if totals.reset < _RESET_KEYS or 2 * totals.reset <= totals.compared:
+            return None
+        return (
+            f"the source positions went back on {totals.reset} of {totals.compared} keys while its clock "
+            "advanced, as after a restore or a failover: silver still has the rows that the source lost"
+        )
+
     def check_log(self) -> None:
         """Check that the source positions continue.
 
         Raises:
             DataLossError: positions went back on many keys while time advanced, and `read.on_log_reset` is stop.
         """
-        totals, run = self.totals, self.batch.run
-        if totals.reset < _RESET_KEYS or 2 * totals.reset <= totals.compared:
-            return
-        what = (
-            f"the source positions went back on {totals.reset} of {totals.compared} keys while its clock "
-            "advanced, as after a restore or a failover: silver still has the rows that the source lost"
-        )
-        if run.settings.read.on_log_reset == "stop":
+        if self._went_back and self.batch.table.settings.read.on_log_reset == "stop":
             raise DataLossError(
-                run.done.table,
-                what,
+                self.batch.table.name,
+                self._went_back,
                 "set `read.on_log_reset: warn` for this table and run again, then have the connector take a new "
                 "snapshot (with `deletes.missing_after_snapshot: true` for the rows that the source lost)",
             )
-        run.done.warn(what)

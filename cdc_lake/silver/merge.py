@@ -30,12 +30,11 @@ from cdc_lake.fold import arrow
 from cdc_lake.fold.rules import STARTS, UPSERTS
 from cdc_lake.fold.stream import EVENT, LIFETIME_PIECE, MEMORY, PIECES, ROW, ROW_PIECE, Rules
 from cdc_lake.fold.table_events import TableEvents
-from cdc_lake.silver import inherited_values
+from cdc_lake.silver import key_changes
 from cdc_lake.silver.batch import Batch
-from cdc_lake.silver.events import is_change
+from cdc_lake.silver.batch_schemas import BatchSchemas, schemas_and_frames
+from cdc_lake.silver.events import events, is_change
 from cdc_lake.silver.fold_result import FoldResult, Totals, rows_with_keys, string_array
-from cdc_lake.silver.key_changes import has_key_change_headers, key_change_id
-from cdc_lake.silver.reader import BatchSchemas, schemas_and_frames
 from cdc_lake.spark.arrow_stage import map_in_arrow, map_in_driver
 from cdc_lake.spark.expressions import built_once, of_batch
 
@@ -58,36 +57,29 @@ def fold_events(batch: Batch) -> "FoldResult":
         DuplicateKeyError: silver has several rows for a key.
     """
     assert batch.schemas is not None
-    run, table_events = batch.run, batch.table_events
+    table_events = batch.table_events
     rows = batch.accepted.withColumn("refold", F.lit(False))
-    if table_events.is_out_of_order and not run.is_comparison:
-        table_events = replace(batch.all_table_events, snapshot=table_events.snapshot)
+    if table_events.is_out_of_order and not batch.is_comparison:
+        table_events = replace(batch.find_all_table_events(), snapshot=table_events.snapshot)
         keys = batch.history().where(F.col("key").isNotNull()).select("key").distinct()
     else:
         found = _fold_rows(batch, batch.schemas, rows, table_events, writers=batch.counts.writers)
-        if run.is_comparison:
-            if found.totals.out_of_order:
-                run.done.warn(
-                    f"{found.totals.out_of_order} rows were kept: bronze has no event with the complete row, so "
-                    "older events do not count"
-                )
-            return found
         may_be_named_before = found.totals.ended and batch.remembers(IMAGE_ENTRY)
-        if not (found.totals.out_of_order or may_be_named_before):
+        if batch.is_comparison or not (found.totals.out_of_order or may_be_named_before):
             return found
         keys = found.pieces.where("is_out_of_order").select("key")
         if may_be_named_before:
             ended = found.pieces.where(F.col("role") == LIFETIME_PIECE)
-            keys = keys.unionByName(inherited_values.ambiguous_key_changes(ended, batch.remembered))
+            keys = keys.unionByName(key_changes.ambiguous_key_changes(ended, batch.remembered))
             if keys.isEmpty():
                 return found
-        keys = inherited_values.connected_keys(_key_change_halves(batch.history()), keys)
+        keys = key_changes.connected_keys(batch.history(), keys)
     keys = keys.localCheckpoint()
     old = batch.history().join(keys, "key", "left_semi").withColumn("refold", F.lit(True))
     rows = rows.join(keys, "key", "left_anti").unionByName(old)
     ((writers,),) = rows.agg(schemas_and_frames()).collect()
     values = sorted({*writers["values"], *batch.counts.writers["values"]})
-    schemas = batch.schemas_of(rows, writers["keys"], values, writers["frames"])
+    schemas = batch.table.schemas_of(rows, batch.progress, writers["keys"], values, writers["frames"])
     return _fold_rows(batch, schemas, rows, table_events, writers=writers, refold=keys)
 
 
@@ -103,28 +95,28 @@ def _fold_rows(
     """Fold bronze's rows, of which `writers` is the summary. Their column `refold` says whether their key is refolded;
     `refold` has these keys.
     """
-    run, progress = batch.run, batch.progress
+    settings = batch.table.settings
     rules = Rules(
         large=list(schemas.large),
-        hard=run.settings.deletes.mode == "hard",
-        truncates_hard=run.truncates == "hard",
+        hard=settings.deletes.mode == "hard",
+        truncates_hard=batch.table.truncates == "hard",
         table_events=batch.table_events.events,
-        all_table_events=() if refold is None else batch.all_table_events.events,
+        all_table_events=() if refold is None else batch.find_all_table_events().events,
         start=batch.remembered_table_events.start,
         last_table_event=table_events.start.seen_at,
-        is_comparison=run.is_comparison,
-        log_may_reset=run.settings.log_may_reset,
+        is_comparison=batch.is_comparison,
+        log_may_reset=settings.log_may_reset,
     )
     history = _events(batch, schemas, rows, has_key_changes=refold is not None or batch.counts.key_changes > 0)
     schema = StructType([*from_arrow_schema(PIECES), history.schema["pk"]])
     if refold is None and batch.may_be_inserts and _have_new_keys(batch, schemas, history):
         pieces, totals = single_inserts(history, schema, list(schemas.large)), Totals.of_inserts(batch.counts.total)
         return FoldResult(batch, schemas, pieces, totals, table_events, are_inserts=True)
-    if progress is not None:
+    if batch.progress is not None:
         history = _with_stored(batch, schemas, history, refold)
     fold = partial(arrow.fold, rules=rules)
     has_only_own_keys = refold is None and not (batch.table_events.events or _may_end_waits(batch))
-    with _arrow_batches(run.spark, writers["largest"]):
+    with _arrow_batches(batch.table.spark, writers["largest"]):
         if batch.is_in_driver and has_only_own_keys:
             # Not `coalesce`, with which one task would read all of a large silver.
             pieces = map_in_driver(history.repartition(1).sortWithinPartitions(*_IN_ORDER), fold, schema)
@@ -154,7 +146,7 @@ def _have_new_keys(batch: Batch, schemas: BatchSchemas, history: DataFrame) -> b
         return False
     if is_new_table:
         return True
-    ((highest,),) = batch.silver.agg(F.max(quoted(name))).collect()
+    ((highest,),) = batch.table.stored_rows.agg(F.max(quoted(name))).collect()
     return highest is None or lowest > highest
 
 
@@ -196,9 +188,9 @@ def _events(batch: Batch, schemas: BatchSchemas, rows: DataFrame, *, has_key_cha
     """The events in the columns that `fold.arrow` takes."""
     more = ("raw_value", "value_schema", "refold")
     rows = rows.withColumn("value_framing", F.col("framing")["value"])
-    events = batch.events(rows, schemas, has_key_changes=has_key_changes, is_narrow=True, more=(*more, "value_framing"))
+    found = events(rows, schemas, has_key_changes=has_key_changes, is_narrow=True, more=(*more, "value_framing"))
     is_new = F.col("batch") >= of_batch(batch.first, F.col("batch"))
-    return events.select("key", "pk", is_new.alias("is_new"), *_event_columns(batch.run.settings.is_in_log_order))
+    return found.select("key", "pk", is_new.alias("is_new"), *_event_columns(batch.table.settings.is_in_log_order))
 
 
 @built_once
@@ -233,7 +225,7 @@ def _may_end_waits(batch: Batch) -> bool:
 def _with_stored(batch: Batch, schemas: BatchSchemas, events: DataFrame, refold: DataFrame | None) -> DataFrame:
     """The events, with the silver rows and side-table entries of their keys; of all keys if all are affected."""
     entries = batch.remembered.where(F.col("kind") == KEY_ENTRY)
-    silver, remembers = batch.silver, batch.remembers(KEY_ENTRY)
+    silver, remembers = batch.table.stored_rows, batch.remembers(KEY_ENTRY)
     if batch.table_events.events:
         silver = schemas.with_key(silver)
     elif _may_end_waits(batch):
@@ -243,9 +235,9 @@ def _with_stored(batch: Batch, schemas: BatchSchemas, events: DataFrame, refold:
     else:
         silver = schemas.with_key(rows_with_keys(silver, events, list(schemas.layout.keys)))
         entries = entries.join(events.select("key"), "key", "left_semi")
-    new = [name for name in schemas.large if name not in batch.silver.columns]
+    new = [name for name in schemas.large if name not in batch.table.stored_rows.columns]
     pk = events.schema["pk"].dataType
-    own = _stored_columns(tuple(schemas.layout.keys), pk, tuple(new), batch.run.settings.is_in_log_order)
+    own = _stored_columns(tuple(schemas.layout.keys), pk, tuple(new), batch.table.settings.is_in_log_order)
     parts = [silver.select(*own)]
     if remembers:
         parts.append(entries.select("key", *_remembered_columns()))
@@ -297,13 +289,6 @@ def _remembered_columns() -> Sequence[Column]:
         string_array(()).alias("unsent"),
         *(F.lit(False).alias(name) for name in _OF_EVENTS),
     )
-
-
-def _key_change_halves(history: DataFrame) -> DataFrame:
-    """The halves of key changes: `key`, `key_change`."""
-    own = F.col("headers"), F.col("source_position"), F.col("position_domain"), F.col("source_ts_ms"), F.col("key")
-    halves = history.where(has_key_change_headers(F.col("headers")) & F.col("tombstone_of").isNull())
-    return halves.select("key", key_change_id(*own).alias("key_change")).where(F.col("key_change").isNotNull())
 
 
 def is_start() -> Column:

@@ -8,23 +8,22 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.catalogs.catalog import colliding
-from cdc_lake.columns import BATCH, BRONZE
+from cdc_lake.columns import BATCH
 from cdc_lake.config import Config
 from cdc_lake.errors import NoProgressError
 from cdc_lake.failpoints import reach
 from cdc_lake.lake.lake import SilverTarget, check_holds_no_tables
-from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.runs.catalog_sync import check_catalog_name
 from cdc_lake.runs.context import OpenRun, Run, check_has_lease, needs_hadoop, select_landed
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import Layer, NewData, Work
-from cdc_lake.silver.batch import BronzeInput, next_batch
+from cdc_lake.silver.batch import Batch, next_batch
 from cdc_lake.silver.commit import commit_batch
-from cdc_lake.silver.table_run import SilverRun, check_columns, check_not_behind
+from cdc_lake.silver.table import SilverTable
 from cdc_lake.spark.session import batch_bytes, planned_for
 from cdc_lake.storage.hadoop import Storage
-from cdc_lake.tables.contract import Table, progress_of
+from cdc_lake.tables.contract import Table
 from cdc_lake.tables.progress import SilverProgress
 
 
@@ -95,7 +94,7 @@ class SilverLayer(Layer):
     def work(self, run: OpenRun) -> "_SilverWork":
         kinds = {name: target.storage.kind for name, target in self.targets.items()}
         collisions = colliding(run.config.catalog, "silver", kinds)
-        return _SilverWork(run, self, run.lake.schema_files(run.storage), collisions)
+        return _SilverWork(run, self, collisions)
 
     def before_report(self) -> None:
         reach("silver.before_report")
@@ -125,87 +124,74 @@ class _SilverWork(Work):
 
     run: OpenRun
     layer: SilverLayer
-    schemas: SchemaFiles
     collisions: Mapping[str, Mapping[str, str]]
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         target, lake, leases = self.layer.targets[done.table], self.run.lake, self.run.leases
-        bronze = lake.bronze(spark, target.topic)
-        landed = progress_of(bronze)
         storage = Storage(spark)
         if not done.batches:
             for layer in ("silver", "side"):
                 lake.check_is_in_no_table(storage, layer, target.name)
-        silver = target.open(spark)
-        leases.recover(silver, done)
-        progress = _progress(silver, done)
+        table = SilverTable.open(lake, target, spark, self.run.config.table(target.topic))
+        leases.recover(table.silver, done)
+        progress = _progress(table.silver, done)
         if progress is None:
             for path in (target.path, target.side):
                 check_holds_no_tables(storage, path, done.table)
             check_catalog_name(lake, storage, "silver", done.table, self.collisions.get(done.table, {}))
-        reached = bronze.reached_by(progress, landed)
-        run = SilverRun(
-            spark=spark,
-            schemas=self.schemas,
-            bronze=bronze.read(as_of=bronze.version()).select(*BRONZE),
-            landed=landed,
-            silver=silver,
-            storage=target.storage,
-            side=target.open_side(spark),
-            settings=self.run.config.table(target.topic),
-            run_id=self.run.id,
-            done=done,
-            is_comparison=progress is not None and reached is None,
-            check_lease=lambda: leases.check(done.table),
+        table.check_columns()
+        reached = table.bronze.reached_by(progress, table.landed)
+        if reached is None and progress is not None and not self.layer.accept_loss:
+            table.check_not_behind(progress)
+        return self._merge_next(
+            table.with_current_key(progress.key_from if progress else None), done, progress, reached
         )
-        check_columns(run)
-        if run.is_comparison and progress is not None and not self.layer.accept_loss:
-            check_not_behind(run, progress)
-        run = run.with_current_key(progress.key_from if progress else None)
-        max_bytes = batch_bytes(spark, run.settings.read.max_batch_bytes, self.layer.parallel)
-        return _fold_next(run, progress, BronzeInput(bronze, bronze.id(), landed), reached or 0, max_bytes)
 
+    def _merge_next(
+        self, table: SilverTable, done: TableReport, progress: SilverProgress | None, reached: int | None
+    ) -> bool:
+        """Merge the next batch: see `next_batch`.
 
-def _fold_next(
-    run: SilverRun, progress: SilverProgress | None, bronze: BronzeInput, reached: int, max_bytes: int
-) -> bool:
-    """Merge the next batch: see `next_batch`.
+        Args:
+            reached: the last of bronze's batches that silver has; none if it has none, or was folded from another
+                bronze table, or from an earlier state of it, and is compared with all of bronze.
 
-    Args:
-        bronze: the table to read.
-        reached: the last of bronze's batches that silver has; 0 if it has none, or is compared with all of bronze.
-        max_bytes: the maximum size of the records of a batch.
-
-    Returns:
-        Whether there is more.
-    """
-    done, source, newest = run.done, bronze.id, bronze.landed.commit
-    if not done.batches:
-        done.consumed_from = {source: reached}
-        done.version_before = run.silver.version() if progress else None
-    if run.is_comparison and progress is not None:
-        why = (
-            "bronze's history differs from the one that silver was folded from, as after a RESTORE or from a backup"
-            if source in progress.sources
-            else "silver has no progress for this bronze table"
-        )
-        done.warn(f"{why}; all of bronze is compared with silver")
-    first = 1 if run.is_comparison else reached + 1
-    while first <= newest:
-        # Compare all batches at once: a key refolded from a part of bronze would go back.
-        last, rows = (newest, None) if run.is_comparison else next_batch(run, first, bronze, max_bytes)
-        with planned_for(run.spark, rows=rows), run.done.phase("plan"):
-            stored_bytes = run.silver.size() if progress else 0
-        with planned_for(run.spark, rows=rows, stored_bytes=stored_bytes):
-            progress = commit_batch(run, first, last, progress, bronze)
-        if progress is not None:
-            reached = last
-            done.status, done.batches = "ok", done.batches + 1
-            break
-        first = last + 1  # no keys yet, so no table
-    done.consumed_to = {source: reached}
-    done.version_after = run.silver.version() if progress else None
-    return progress is not None and reached < newest
+        Returns:
+            Whether there is more.
+        """
+        spark, source, newest = table.spark, table.bronze.id(), table.landed.commit
+        is_comparison, reached = progress is not None and reached is None, reached or 0
+        if not done.batches:
+            done.consumed_from = {source: reached}
+            done.version_before = table.silver.version() if progress else None
+        if is_comparison and progress is not None:
+            why = (
+                "bronze's history differs from the one that silver was folded from, as after a RESTORE or from a backup"
+                if source in progress.sources
+                else "silver has no progress for this bronze table"
+            )
+            done.warn(f"{why}; all of bronze is compared with silver")
+        max_bytes = batch_bytes(spark, table.settings.read.max_batch_bytes, self.layer.parallel)
+        first = reached + 1
+        while first <= newest:
+            # Compare all batches at once: a key refolded from a part of bronze would go back.
+            last, number = (newest, None) if is_comparison else next_batch(table, first, max_bytes)
+            with planned_for(spark, rows=number), done.phase("plan"):
+                stored_bytes = table.silver.size() if progress else 0
+            with planned_for(spark, rows=number, stored_bytes=stored_bytes):
+                with done.phase("read"):
+                    rows = table.rows_between(first, last, progress.key_from if progress else None)
+                    rows = rows.where(F.col("status") == "ok")
+                    batch = Batch.of(table, (first, last), progress, rows, is_comparison=is_comparison)
+                progress = commit_batch(self.run, done, batch)
+            if progress is not None:
+                reached = last
+                done.status, done.batches = "ok", done.batches + 1
+                break
+            first = last + 1  # no keys yet, so no table
+        done.consumed_to = {source: reached}
+        done.version_after = table.silver.version() if progress else None
+        return progress is not None and reached < newest
 
 
 def _progress(silver: Table[SilverProgress], done: TableReport) -> SilverProgress | None:

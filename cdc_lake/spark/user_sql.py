@@ -7,7 +7,10 @@ Sessions have no functions that call Java, which could read secrets from the env
 from collections.abc import Iterator
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from cdc_lake.errors import CdcLakeError, ConfigError
 
@@ -41,3 +44,28 @@ def refuse_query(rows: DataFrame, expression: str, where: str, error: type[CdcLa
     patterns = rows.sparkSession._jvm.org.apache.spark.sql.catalyst.trees.TreePattern  # type: ignore[union-attr]
     if parser(rows.sparkSession).parseExpression(expression).containsPattern(patterns.PLAN_EXPRESSION()):
         raise error(where, "the expression contains a subquery", "use only the table's columns")
+
+
+def checked_expression(rows: DataFrame, expression: str, where: str) -> Column:
+    """A setting's expression as a column.
+
+    Args:
+        rows: the rows with the columns that it may use.
+        where: the setting, for messages.
+
+    Raises:
+        ConfigError: it is not valid for these columns, or has a subquery.
+    """
+    try:
+        refuse_query(rows, expression, where)
+        found = F.expr(expression)
+        rows.select(found)
+    except PySparkException as exc:
+        raise ConfigError(where, f"Spark says: {first_line(exc)}", "fix it in this table's settings") from exc
+    return found
+
+
+def first_line(error: Exception) -> str:
+    """The first line of Spark's message, without the line that py4j adds."""
+    message = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
+    return ((message or "").strip() or type(error).__name__).splitlines()[0][:300]

@@ -12,7 +12,9 @@ from support.events import FakeRegistry, Record
 from support.lake import by_offset, decided, in_log_order
 
 from cdc_lake.bronze.decide import bronze_rows
+from cdc_lake.config import TableConfig
 from cdc_lake.decode.records import WriterSchema
+from cdc_lake.silver.batch_schemas import BatchSchemas
 from cdc_lake.silver.events import events, sent_columns
 from cdc_lake.silver.evolution import evolve_layout
 from cdc_lake.silver.key_changes import key_change_id
@@ -88,10 +90,13 @@ def check(table: str, sources: list[dict[str, Any]], spark: SparkSession) -> Non
     ).persist()
     keys = [WriterSchema(source["key_schema"]) for source in sources]
     values = [WriterSchema(source["value_schema"]) for source in sources]
-    layout = evolve_layout(table, sent_columns([one.tree for one in keys], values)).layout
-    typed = events(
-        bronze, layout, keys=keys, values=values, frames=["id4"], unavailable_value="__debezium_unavailable_value"
-    ).select(
+    trees = [one.tree for one in keys]
+    change = evolve_layout(table, sent_columns(trees, values))
+    layout = change.layout
+    every = bronze.withColumn(
+        "tombstone_of", F.lit(None).cast("bigint")
+    )  # otherwise tombstones of deletes are no events
+    typed = events(every, BatchSchemas(table, TableConfig(), keys, trees, values, ["id4"], change)).select(
         "__kafka.offset",
         "pk",
         F.col("row").isNull().alias("is_without_row"),

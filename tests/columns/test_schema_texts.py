@@ -15,6 +15,7 @@ from support import fuzz, wire
 
 from cdc_lake.bronze.references import Names, resolve
 from cdc_lake.bronze.usable_schemas import Schemas
+from cdc_lake.config import TableConfig
 from cdc_lake.decode import avro
 from cdc_lake.decode.framing import Side
 from cdc_lake.decode.records import WriterSchema, schema_text
@@ -58,7 +59,7 @@ def check(spark: SparkSession, schema: WriterSchema) -> None:
             look_up=lambda kind, schema_id: [schema],
             samples=lambda references: {},
         )
-        usable = Schemas.of(found.meanings, found.problems, side=side)
+        usable = Schemas.of(found.meanings, found.problems, side=side, settings=TableConfig())
         assert time.process_time() - started < SECONDS
         assert usable.known.keys() | usable.problems.keys() == {"glue:1"}
         if usable.known and schema.format == "avro":
@@ -112,7 +113,7 @@ def test_names_that_the_jvm_accepts_are_accepted(spark: SparkSession, name: str)
     except Py4JJavaError:
         is_accepted = False
 
-    schemas = Schemas.of({"id4:1": [WriterSchema(text)]}, side="key", spark=spark)
+    schemas = Schemas.of({"id4:1": [WriterSchema(text)]}, side="key", settings=TableConfig(), spark=spark)
 
     assert bool(schemas.known) == is_accepted, schemas.problems
 

@@ -11,7 +11,7 @@ from cdc_lake.config import Expectation
 from cdc_lake.errors import ConfigError
 from cdc_lake.runs.expectations import with_unmet
 from cdc_lake.silver.append import _derived
-from cdc_lake.silver.reader import with_deletes
+from cdc_lake.silver.events import with_deletes
 
 pytestmark = pytest.mark.core
 

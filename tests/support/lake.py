@@ -32,8 +32,11 @@ Sends = TypeVar("Sends", bound=Callable[..., list[Record]])
 def decided(spark: SparkSession, registry: FakeRegistry, records: Sequence[Record], **framings: Any) -> DataFrame:
     """Bronze's decisions about each record; schemas of any table are accepted."""
     rows, seen = scan_records(kafka(spark, records), TableConfig(**framings))
-    schemas = {side: Schemas.of(*_meanings(registry, seen.references[side]), side=side) for side in SIDES}
-    return with_decision(rows, schemas["key"], schemas["value"], seen.frames)
+    schemas = {
+        side: Schemas.of(*_meanings(registry, seen.references[side]), side=side, settings=TableConfig())
+        for side in SIDES
+    }
+    return with_decision(rows, schemas["key"], schemas["value"], seen.frames, TableConfig())
 
 
 def in_log_order(records: DataFrame, before: Mapping[int, LastRecord] = MappingProxyType({})) -> DataFrame:

@@ -9,6 +9,7 @@ import pytest
 from support.events import FLAT_METADATA, body, decimal, envelope_schema, flat_schema
 
 from cdc_lake.bronze.usable_schemas import Schemas
+from cdc_lake.config import TableConfig
 from cdc_lake.decode import schemas as schemas_module
 from cdc_lake.decode.envelope import row_fields, shape_of
 from cdc_lake.decode.records import WriterSchema
@@ -296,6 +297,7 @@ def test_unusable_schema_is_a_problem_of_only_its_records() -> None:
         },
         {"id4:2": "schema id 2 is not in the registry"},
         side="value",
+        settings=TableConfig(),
     )
 
     assert set(schemas.known) == {"id4:1"}
@@ -313,13 +315,15 @@ def test_unusable_schema_is_a_problem_of_only_its_records() -> None:
     ],
 )
 def test_value_schema_without_a_row_is_a_problem_of_its_records(text: str) -> None:
-    schemas = Schemas.of({"id4:1": [WriterSchema(text)]}, side="value")
+    schemas = Schemas.of({"id4:1": [WriterSchema(text)]}, side="value", settings=TableConfig())
 
     assert set(schemas.problems) == {"id4:1"}
 
 
 @pytest.mark.parametrize("name", ["Order-Date", "1st", "a b", "a²"])
 def test_invalid_java_avro_name_is_a_problem_of_its_records(name: str) -> None:
-    schemas = Schemas.of({"id4:1": [WriterSchema(flat_schema({"id": "int", name: "int"}))]}, side="value")
+    schemas = Schemas.of(
+        {"id4:1": [WriterSchema(flat_schema({"id": "int", name: "int"}))]}, side="value", settings=TableConfig()
+    )
 
     assert set(schemas.problems) == {"id4:1"}
