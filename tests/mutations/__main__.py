@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from .broken import PATCHES, broken_copy, caught_by, run
+from .broken import MUTATIONS, broken_copy, run
 
 _OF_THE_KIT = (
     "tests/columns/test_key_change_ids.py",
@@ -28,13 +28,13 @@ _FAILED = re.compile(r"^(?:FAILED|ERROR) .*", re.MULTILINE)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0 if a test fails for each broken rule, else 1."""
     parser = argparse.ArgumentParser("python -m tests.mutations", description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PATCHES)}; all when left out")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MUTATIONS)}; all when left out")
     parser.add_argument("--by-test", action="store_true", required=True, help="name the first test that notices")
     given = parser.parse_args(arguments)
-    if unknown := set(given.names) - set(PATCHES):
+    if unknown := set(given.names) - set(MUTATIONS):
         parser.error(f"there is no {', '.join(sorted(unknown))}")
     unnoticed = False
-    for name in given.names or PATCHES:
+    for name in given.names or MUTATIONS:
         failure = next(_failures(name), None)
         print(f"{name}\n  {failure or 'NO TEST of make test-all'}", flush=True)
         unnoticed |= failure is None
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _failures(name: str) -> Iterator[str]:
     """The tests that fail, the first of each file, with the make target and pytest's summary."""
-    tool, (named, *_) = caught_by(PATCHES[name])
+    tool, (named, *_) = MUTATIONS[name].tool()
     targets = [named, named.partition("::")[0]] if tool == "pytest" else _OF_THE_KIT
     with tempfile.TemporaryDirectory() as folder:
         project = broken_copy(Path(folder), name)

@@ -1,18 +1,23 @@
 """A copy of the project in which one rule is broken, and commands to run in it."""
 
+import ast
 import os
-import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from support.edits import edited
+
 from cdc_lake.demo.jobs import SMALL_JVM
 
-FOLDER = Path(__file__).parent
-CHECKOUT = FOLDER.parents[1]
-PATCHES = {patch.stem: patch for patch in sorted(FOLDER.glob("*.patch"))}
+from .bronze import BRONZE
+from .others import OTHERS
+from .silver import SILVER
+
+CHECKOUT = Path(__file__).parents[2]
+MUTATIONS = {**BRONZE, **SILVER, **OTHERS}
 
 
 def copy_of_the_project(folder: Path) -> Path:
@@ -26,16 +31,9 @@ def copy_of_the_project(folder: Path) -> Path:
 def broken_copy(folder: Path, name: str) -> Path:
     """Copy the project and break a rule in the copy."""
     project = copy_of_the_project(folder)
-    subprocess.run(["git", "apply", PATCHES[name]], cwd=project, check=True)
+    for path, tree, _ in edited(project / "cdc_lake", MUTATIONS[name].edits):
+        path.write_text(ast.unparse(tree), encoding="utf-8")
     return project
-
-
-def caught_by(patch: Path) -> tuple[str, list[str]]:
-    """The command that must fail, from the patch's second line: `pytest` or `conformance`, and the arguments."""
-    heading, command = patch.read_text(encoding="utf-8").splitlines()[1].split(": ", 1)
-    assert heading == "Caught by"
-    tool, *arguments = shlex.split(command)
-    return tool, arguments
 
 
 def run(project: Path, module: str, arguments: Sequence[str]) -> "subprocess.CompletedProcess[str]":

@@ -1,16 +1,16 @@
-"""Each important rule, broken on purpose in a copy of the project: a named test must fail.
+"""Each important rule, broken on purpose in a copy of the project: a named test or log of the kit must fail.
 
-The first lines of each patch name the rule that it breaks and the check that must fail: a log of the conformance kit
-or a test. The same logs and tests pass without the patch. These are the rules that need Spark; those of the fold are
-broken in `tests/rules/test_broken_rules.py`.
+The same tests and logs pass without the edit. These are the rules that need Spark; those of the fold are broken in
+`tests/rules/test_broken_rules.py`.
 """
 
 import subprocess
 from pathlib import Path
 
 import pytest
+from support.edits import edited
 
-from .broken import CHECKOUT, PATCHES, broken_copy, caught_by, copy_of_the_project, run
+from .broken import CHECKOUT, MUTATIONS, broken_copy, copy_of_the_project, run
 
 QUICK = ("placeholders-are-stored",)
 """The broken rules that run with every change."""
@@ -19,14 +19,14 @@ SIGNS = ("WRONG", "AssertionError", "DataFramesNotEqualError", "DID NOT RAISE")
 
 
 def noticed(project: Path, name: str) -> "subprocess.CompletedProcess[str]":
-    tool, arguments = caught_by(PATCHES[name])
+    tool, arguments = MUTATIONS[name].tool()
     if tool == "conformance":
         return run(project, "tests.conformance", [*arguments, "--table-type", "delta", "--shape", "envelope"])
     return run(project, tool, ["-q", *arguments])
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.deep) for name in PATCHES]
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.deep) for name in MUTATIONS]
 )
 def test_a_broken_rule_fails_its_test(tmp_path: Path, name: str) -> None:
     ended = noticed(broken_copy(tmp_path, name), name)
@@ -36,7 +36,7 @@ def test_a_broken_rule_fails_its_test(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("name", {caught_by(patch)[1][0]: name for name, patch in PATCHES.items()}.values())
+@pytest.mark.parametrize("name", {one.tool()[1][0]: name for name, one in MUTATIONS.items()}.values())
 def test_unbroken_copy_passes_all_named_tests(tmp_path: Path, name: str) -> None:
     ended = noticed(copy_of_the_project(tmp_path), name)
 
@@ -44,11 +44,11 @@ def test_unbroken_copy_passes_all_named_tests(tmp_path: Path, name: str) -> None
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("name", PATCHES)
-def test_every_patch_applies_to_the_code(name: str) -> None:
-    """Most patches run rarely, so check with every change that they still apply."""
-    subprocess.run(["git", "apply", "--check", PATCHES[name]], cwd=CHECKOUT, check=True)
-    tool, (named, *_) = caught_by(PATCHES[name])
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_every_edit_finds_its_code(name: str) -> None:
+    """Most broken rules run rarely, so check with every change that they can still be broken."""
+    edited(CHECKOUT / "cdc_lake", MUTATIONS[name].edits)
+    tool, (named, *_) = MUTATIONS[name].tool()
     if tool == "pytest":
         file, _, test = named.partition("::")
         assert f"def {test}" in (CHECKOUT / file).read_text()
@@ -56,4 +56,4 @@ def test_every_patch_applies_to_the_code(name: str) -> None:
 
 @pytest.mark.core
 def test_at_least_twenty_rules_are_broken() -> None:
-    assert len(PATCHES) >= 20
+    assert len(MUTATIONS) >= 20
