@@ -163,8 +163,7 @@ class Batch:
             RefusedError: the batch has truncates that the settings do not allow.
         """
         if self.remembers(TABLE_ENTRY):
-            entries = side_entries.of_all_keys(self.remembered).collect()
-            self.remembered_table_events = side_entries.remembered(entries)
+            self.remembered_table_events = side_entries.remembered_table_events(self.remembered)
         self.table_events, counts = self.remembered_table_events, self.counts
         if not (counts.truncates or counts.markers):
             return

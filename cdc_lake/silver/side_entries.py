@@ -92,15 +92,11 @@ def table_entries(spark: SparkSession, before: TableEvents, after: TableEvents) 
     )
 
 
-def of_all_keys(entries: DataFrame) -> DataFrame:
-    """The entries that apply to all keys, at most two; `remembered` reads them."""
-    return entries.where(F.col("kind") == TABLE_ENTRY).select("id", ORDER, KAFKA, SEEN)
-
-
-def remembered(entries: Iterable[Row]) -> TableEvents:
-    """The state that applies to all keys, from its entries."""
-    found = {row["id"]: row for row in entries}
-    start, snapshot = found.get(START_ID), found.get(SNAPSHOT_ID)
+def remembered_table_events(entries: DataFrame) -> TableEvents:
+    """The state that applies to all keys, which at most two of the entries have."""
+    of_all_keys = entries.where(F.col("kind") == TABLE_ENTRY).select("id", ORDER, KAFKA, SEEN)
+    by_id = {row["id"]: row for row in of_all_keys.collect()}
+    start, snapshot = by_id.get(START_ID), by_id.get(SNAPSHOT_ID)
     return TableEvents(
         start=_start(start) if start else State(), snapshot=KafkaPosition(*snapshot[KAFKA]) if snapshot else None
     )
