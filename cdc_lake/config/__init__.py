@@ -5,10 +5,9 @@ from cdc_lake.config.catalog import CatalogConfig, Layer
 from cdc_lake.config.emr import EmrConfig
 from cdc_lake.config.kafka import ALLOWED_CLIENT_SETTINGS, JAVA_PRODUCER_SETTINGS, KafkaAuth, KafkaConfig, KafkaTls
 from cdc_lake.config.load import CHECKOUT, config_path, load_config
-from cdc_lake.config.login import BearerAuth, TlsConfig
 from cdc_lake.config.registry import RegistryAuth, RegistryConfig
 from cdc_lake.config.secrets import is_reference, secret
-from cdc_lake.config.servers import StackConfig, endpoints_file
+from cdc_lake.config.servers import BearerAuth, StackConfig, TlsConfig, endpoints_file
 from cdc_lake.config.settings import (
     Config,
     DatabaseConfig,

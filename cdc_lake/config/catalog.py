@@ -6,8 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from cdc_lake.config.servers import ServerConfig
-from cdc_lake.config.urls import EMBEDDED, HttpUrl
+from cdc_lake.config.servers import EMBEDDED, HttpUrl, ServerConfig
 
 
 def _metastore(value: str) -> str:

@@ -14,9 +14,8 @@ from cdc_lake.config.emr import EmrConfig
 from cdc_lake.config.kafka import KafkaConfig
 from cdc_lake.config.registry import RegistryConfig
 from cdc_lake.config.secrets import ConfigPath, OptionalPath, check_reference, secret
-from cdc_lake.config.servers import StackConfig
+from cdc_lake.config.servers import EMBEDDED, StackConfig
 from cdc_lake.config.table import TableConfig
-from cdc_lake.config.urls import EMBEDDED
 from cdc_lake.errors import UnsupportedError
 
 _PARALLEL: Final = 4
