@@ -19,7 +19,15 @@ from cdc_lake.config.settings import (
     MetricsConfig,
     RunConfig,
 )
-from cdc_lake.config.storage import TABLE_TYPES, DeletionVectors, Kind, StorageConfig, TableType
+from cdc_lake.config.storage import (
+    TABLE_TYPES,
+    DeletionVectors,
+    Kind,
+    PartitionField,
+    StorageConfig,
+    TableType,
+    joint_name,
+)
 from cdc_lake.config.table import (
     DeletesConfig,
     EnvelopeConfig,
@@ -64,6 +72,7 @@ __all__ = [
     "MetricsConfig",
     "Model",
     "Name",
+    "PartitionField",
     "QualityConfig",
     "ReadConfig",
     "RegistryAuth",
@@ -81,6 +90,7 @@ __all__ = [
     "endpoints_file",
     "in_words",
     "is_reference",
+    "joint_name",
     "load_config",
     "secret",
 ]
