@@ -1,9 +1,9 @@
 """The base class of all settings, and the text of their validation errors."""
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -25,16 +25,6 @@ class Model(BaseModel):
         revalidate_instances="always",
         serialize_by_alias=True,
     )
-
-
-def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two nested mappings. If both have a value for a key, `above` wins."""
-    both = {
-        key: merged(below[key], value)
-        for key, value in above.items()
-        if isinstance(value, Mapping) and isinstance(below.get(key), Mapping)
-    }
-    return {**below, **above, **both}
 
 
 def in_words(exc: ValidationError, model: type[Model]) -> str:
