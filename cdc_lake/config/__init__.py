@@ -6,7 +6,7 @@ from cdc_lake.config.kafka import ALLOWED_CLIENT_SETTINGS, JAVA_PRODUCER_SETTING
 from cdc_lake.config.load import CHECKOUT, config_path, load_config
 from cdc_lake.config.registry import RegistryAuth, RegistryConfig
 from cdc_lake.config.secrets import is_reference, secret
-from cdc_lake.config.servers import BearerAuth, StackConfig, TlsConfig, endpoints_file
+from cdc_lake.config.servers import BearerAuth, StackConfig, TlsConfig, check_privacy, endpoints_file, is_loopback
 from cdc_lake.config.settings import (
     CatalogConfig,
     Config,
@@ -86,9 +86,11 @@ __all__ = [
     "TableType",
     "TlsConfig",
     "ValueConfig",
+    "check_privacy",
     "config_path",
     "endpoints_file",
     "in_words",
+    "is_loopback",
     "is_reference",
     "joint_name",
     "load_config",

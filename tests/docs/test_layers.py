@@ -24,7 +24,7 @@ ROWS = (
     ("spark", "registries"),
     ("storage", "brokers", "decode"),
     ("config", "fold"),
-    ("aws", "failpoints", "points", "privacy"),
+    ("aws", "failpoints", "points"),
     ("columns", "errors"),
 )
 """From top to bottom. A folder imports from the rows below its own, and not from its own row."""
