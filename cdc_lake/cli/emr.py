@@ -12,8 +12,7 @@ from cdc_lake.cli.output import answer
 from cdc_lake.config import load_config
 
 if TYPE_CHECKING:
-    from cdc_lake.emr import Target
-    from cdc_lake.emr.model import Submission
+    from cdc_lake.emr.submit import Submission, Target
 
 app = typer.Typer(
     help="Submit jobs to Amazon EMR, on EC2 or Serverless (setting: emr).", no_args_is_help=True, rich_markup_mode=None
@@ -63,7 +62,6 @@ def _opened(job: Job, flags: list[str], cluster_id: str | None, config: ConfigFi
     """The target and the job. Checks the job's flags first: on the cluster, a wrong flag fails minutes later."""
     typer.main.get_group(run.app).commands[job].make_context(f"{job}.py", list(flags))
     settings = load_config(config)
-    from cdc_lake.emr import open_target
-    from cdc_lake.emr.model import submission
+    from cdc_lake.emr.submit import open_target, submission
 
     return open_target(settings, cluster_id), submission(settings, job, flags)
