@@ -21,9 +21,8 @@ from cdc_lake.lake.lake import Lake, is_table_name
 from cdc_lake.lake.lease import Holder, Lease
 from cdc_lake.runs.report import Report, ReportedError, TableReport, time_in_name
 from cdc_lake.storage.exhaustion import exhaustion_error
-from cdc_lake.storage.files import Files, is_draft
+from cdc_lake.storage.files import Files, LocalFiles, is_draft
 from cdc_lake.storage.hadoop import Storage
-from cdc_lake.storage.local import LocalFiles
 from cdc_lake.tables.contract import P, Table
 from cdc_lake.tables.progress import GoldProgress
 

@@ -45,9 +45,8 @@ from cdc_lake.spark.session import (
     sibling,
 )
 from cdc_lake.spark.versions import session_class
-from cdc_lake.storage.files import Files
+from cdc_lake.storage.files import Files, LocalFiles
 from cdc_lake.storage.hadoop import Storage
-from cdc_lake.storage.local import LocalFiles
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

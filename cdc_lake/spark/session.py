@@ -39,9 +39,8 @@ from cdc_lake.spark.versions import (
     running,
 )
 from cdc_lake.storage.exhaustion import TEMPORARY, exhaustion_error
-from cdc_lake.storage.files import Files
+from cdc_lake.storage.files import Files, LocalFiles
 from cdc_lake.storage.hadoop import Storage
-from cdc_lake.storage.local import LocalFiles
 
 DRIVER_OPTIONS: Final = "spark.driver.extraJavaOptions"
 EXECUTOR_OPTIONS: Final = "spark.executor.extraJavaOptions"

@@ -26,8 +26,8 @@ from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import Work
 from cdc_lake.silver.run import run_silver
+from cdc_lake.storage.files import LocalFiles
 from cdc_lake.storage.hadoop import Storage
-from cdc_lake.storage.local import LocalFiles
 
 pytestmark = pytest.mark.core
 

@@ -17,7 +17,7 @@ from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import Layer, NewData, Work
 from cdc_lake.spark.java import SHORT_JVM, find_java
-from cdc_lake.storage.local import LocalFiles
+from cdc_lake.storage.files import LocalFiles
 
 pytestmark = pytest.mark.core
 
