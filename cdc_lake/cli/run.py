@@ -345,7 +345,7 @@ def show_report(
 def _write_profile(scheduler: "TableScheduler", options: RunOptions) -> None:
     """Write the Spark profile to its file, if the flag is set and a session was started."""
     if options.profile and scheduler.session:
-        from cdc_lake.runs.profile import profile
+        from cdc_lake.runs.metrics import profile
 
         _write_atomically("--profile", options.profile, profile(scheduler.session))
 
