@@ -7,8 +7,7 @@ import typer
 
 from cdc_lake.cli.confirm import confirmed
 from cdc_lake.cli.flags import A_TABLE, ConfigFile, Json, JsonFile, Parallel, RunOptions, Yes, required
-from cdc_lake.cli.output import Output
-from cdc_lake.cli.progress import Display
+from cdc_lake.cli.output import Display, Output
 from cdc_lake.cli.run import configure_logging, open_scheduler, parse_offsets, print_problems, print_report, show_report
 from cdc_lake.config import load_config
 from cdc_lake.errors import worst_exit_code

@@ -7,8 +7,7 @@ import typer
 from rich.console import Console
 
 from cdc_lake.cli.flags import ConfigFile, Json, JsonFile, Parallel, RunOptions, Tables
-from cdc_lake.cli.output import print_rows
-from cdc_lake.cli.progress import Display
+from cdc_lake.cli.output import Display, print_rows
 from cdc_lake.cli.run import configure_logging, show_report
 from cdc_lake.config import load_config
 from cdc_lake.errors import InstallationError

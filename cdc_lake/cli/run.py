@@ -32,8 +32,7 @@ from cdc_lake.cli.flags import (
     required,
     with_flags,
 )
-from cdc_lake.cli.output import LogFormatter, Output, answer, printable, say
-from cdc_lake.cli.progress import Display
+from cdc_lake.cli.output import Display, LogFormatter, Output, answer, printable, say
 from cdc_lake.config import Config, load_config
 from cdc_lake.errors import CdcLakeError, InfrastructureError, worst_exit_code
 from cdc_lake.runs.report import Report
