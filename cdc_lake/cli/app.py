@@ -7,21 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cdc_lake.cli import (
-    catalog,
-    demo,
-    emr,
-    jars,
-    look,
-    package,
-    quarantine,
-    rebuild,
-    reconcile,
-    run,
-    schemas,
-    seek,
-    stack,
-)
+from cdc_lake.cli import catalog, demo, emr, jars, look, package, quarantine, reconcile, recover, run, schemas, stack
 from cdc_lake.cli.output import say
 from cdc_lake.errors import CdcLakeError
 from cdc_lake.storage.exhaustion import exhaustion_error
@@ -42,8 +28,8 @@ app.add_typer(jars.app, name="jars")
 app.add_typer(schemas.app, name="schemas")
 app.command()(demo.demo)
 app.command()(package.package)
-app.command()(rebuild.rebuild)
-app.command()(seek.seek)
+app.command()(recover.rebuild)
+app.command()(recover.seek)
 app.command()(look.status)
 app.command()(look.plan)
 app.command()(look.story)

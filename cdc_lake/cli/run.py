@@ -1,4 +1,4 @@
-"""`cdc-lake run`, `cdc-lake rebuild` and the files in jobs/: start a run, print its report, return its exit code."""
+"""`cdc-lake run` and the files in jobs/: start a run, print its report, return its exit code."""
 
 import logging
 import os
