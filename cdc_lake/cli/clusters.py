@@ -1,6 +1,7 @@
-"""`cdc-lake emr`: submit jobs to Amazon EMR."""
+"""`cdc-lake package` and `cdc-lake emr`: build the files that a cluster needs, and submit jobs to Amazon EMR."""
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -8,13 +9,15 @@ import typer.main
 
 from cdc_lake.cli import run
 from cdc_lake.cli.flags import ConfigFile
-from cdc_lake.cli.output import answer
+from cdc_lake.cli.output import Output, answer, print_rows, say
 from cdc_lake.config import load_config
+from cdc_lake.packaging import PLAN, Arch, UploadPlan, build
+from cdc_lake.spark.versions import profile_name
 
 if TYPE_CHECKING:
     from cdc_lake.emr.submit import Submission, Target
 
-app = typer.Typer(
+emr_app = typer.Typer(
     help="Submit jobs to Amazon EMR, on EC2 or Serverless (setting: emr).", no_args_is_help=True, rich_markup_mode=None
 )
 
@@ -32,7 +35,38 @@ Flags = Annotated[
 ClusterId = Annotated[str | None, typer.Option("--cluster-id", help="Use this cluster instead of emr.cluster.id.")]
 
 
-@app.command(context_settings=_PASS_ON)
+def package(
+    profile: Annotated[
+        str | None, typer.Option(help="Use conf/jars/<PROFILE>.lock (default: that of the installed PySpark).")
+    ] = None,
+    arch: Annotated[Arch, typer.Option(help="Set the processor type of the nodes.")] = "x86_64",
+    s3a: Annotated[bool, typer.Option("--s3a", help="Include the s3a:// jars, for clusters without them.")] = False,
+    into: Annotated[Path, typer.Option(help="Write the package to <INTO>/<profile>.")] = Path("dist"),
+    upload_to: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Print the commands that upload it, for example to s3://bucket/prefix."),
+    ] = None,
+) -> None:
+    """Package jobs, Python packages and jars for a cluster."""
+    name = profile or profile_name()
+    folder = into.resolve() / name
+    plan = build(folder, name, arch=arch, s3a=s3a, progress=lambda text: say(f"{name}: {text}"))
+    _print_package(folder, plan)
+    if upload_to:
+        to = f"{upload_to.rstrip('/')}/{plan.version}"
+        for file in plan.needed_on("emr"):
+            answer(f"aws s3 cp {folder / file.path} {to}/{file.path}")
+
+
+def _print_package(folder: Path, plan: UploadPlan) -> None:
+    rows = ((file.path, f"{file.size:,}", file.sha256[:12], ", ".join(file.on)) for file in plan.files)
+    print_rows(Output(), ("file", ">bytes", "sha256", "needed on"), rows)
+    total = sum(file.size for file in plan.files)
+    say(f"cdc_lake {plan.version} for Spark {plan.spark} and Python {plan.python} on {plan.arch}: {total:,} bytes")
+    say(f"in {folder}; see {PLAN} for where each file goes (docs/how-to/clusters.md)")
+
+
+@emr_app.command(context_settings=_PASS_ON)
 def render(
     job: Job,
     flags: Flags = None,
@@ -51,7 +85,7 @@ def render(
         answer(target.line(submission))
 
 
-@app.command(context_settings=_PASS_ON)
+@emr_app.command(context_settings=_PASS_ON)
 def submit(job: Job, flags: Flags = None, cluster_id: ClusterId = None, config: ConfigFile = None) -> None:
     """Submit a job. Prints the id of its step or job run."""
     target, submission = _opened(job, flags or [], cluster_id, config)
