@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cdc_lake.cli import catalog, clusters, demo, jars, look, quarantine, reconcile, recover, run, schemas, stack
+from cdc_lake.cli import catalog, clusters, demo, jars, look, quarantine, reconcile, recover, run, schemas
 from cdc_lake.cli.output import say
 from cdc_lake.errors import CdcLakeError
 from cdc_lake.storage.exhaustion import exhaustion_error
@@ -21,7 +21,7 @@ app = typer.Typer(
 )
 app.add_typer(run.app, name="run")
 app.add_typer(quarantine.app, name="quarantine")
-app.add_typer(stack.app, name="stack")
+app.add_typer(demo.stack_app, name="stack")
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(clusters.emr_app, name="emr")
 app.add_typer(jars.app, name="jars")
