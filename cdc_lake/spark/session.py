@@ -19,8 +19,7 @@ from pyspark.sql import SparkSession
 from cdc_lake.config import TableConfig
 from cdc_lake.decode.framing import MAX_INFLATED_BYTES
 from cdc_lake.errors import InstallationError
-from cdc_lake.spark.class_archive import short_jvm
-from cdc_lake.spark.conf import without_hudi
+from cdc_lake.spark.conf import short_jvm, without_hudi
 from cdc_lake.spark.java import JAVA_DEFAULTS, start_jvm
 from cdc_lake.spark.versions import (
     CATALOG,
