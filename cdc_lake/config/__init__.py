@@ -1,11 +1,10 @@
 """The settings: their models, `load_config`, and the lookup of secrets."""
 
-from cdc_lake.config.base import Model, Name, in_words
+from cdc_lake.config.base import Model, Name, in_words, is_reference, secret
 from cdc_lake.config.emr import EmrConfig
 from cdc_lake.config.kafka import ALLOWED_CLIENT_SETTINGS, JAVA_PRODUCER_SETTINGS, KafkaAuth, KafkaConfig, KafkaTls
 from cdc_lake.config.load import CHECKOUT, config_path, load_config
 from cdc_lake.config.registry import RegistryAuth, RegistryConfig
-from cdc_lake.config.secrets import is_reference, secret
 from cdc_lake.config.servers import BearerAuth, StackConfig, TlsConfig, check_privacy, endpoints_file, is_loopback
 from cdc_lake.config.settings import (
     CatalogConfig,

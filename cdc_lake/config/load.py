@@ -18,8 +18,7 @@ import yaml
 from pydantic import ValidationError
 
 from cdc_lake import aws
-from cdc_lake.config.base import in_words
-from cdc_lake.config.secrets import SSM
+from cdc_lake.config.base import SSM, in_words
 from cdc_lake.config.settings import Config
 from cdc_lake.errors import ConfigError
 

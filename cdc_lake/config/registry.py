@@ -5,8 +5,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from cdc_lake.config.base import Model
-from cdc_lake.config.secrets import check_reference, is_reference
+from cdc_lake.config.base import Model, check_reference, is_reference
 from cdc_lake.config.servers import EMBEDDED, BasicAuth, BearerAuth, OAuth, ServerConfig, TlsConfig, http_url
 
 

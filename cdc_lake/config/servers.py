@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, model_validator
 
-from cdc_lake.config.base import Model
-from cdc_lake.config.secrets import ConfigPath, FileOrReference, SecretReference
+from cdc_lake.config.base import ConfigPath, FileOrReference, Model, SecretReference
 from cdc_lake.errors import ConfigError
 
 EMBEDDED = "embedded"

@@ -10,11 +10,10 @@ from urllib.parse import quote, urlsplit
 from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, model_validator
 
 from cdc_lake import aws
-from cdc_lake.config.base import Model
+from cdc_lake.config.base import ConfigPath, Model, OptionalPath, check_reference, secret
 from cdc_lake.config.emr import EmrConfig
 from cdc_lake.config.kafka import KafkaConfig
 from cdc_lake.config.registry import RegistryConfig
-from cdc_lake.config.secrets import ConfigPath, OptionalPath, check_reference, secret
 from cdc_lake.config.servers import EMBEDDED, HttpUrl, ServerConfig, StackConfig
 from cdc_lake.config.table import TableConfig
 from cdc_lake.errors import UnsupportedError
