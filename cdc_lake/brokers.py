@@ -9,9 +9,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from cdc_lake.config import JAVA_PRODUCER_SETTINGS, KafkaConfig, KafkaTls, is_reference, secret
+from cdc_lake.config import JAVA_PRODUCER_SETTINGS, KafkaConfig, KafkaTls, check_privacy, is_reference, secret
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, InstallationError
-from cdc_lake.privacy import check_privacy
 
 _OAUTHBEARER = "org.apache.kafka.common.security.oauthbearer"
 _EVENT_HUBS_KEEP_ALIVE = "180000"

@@ -11,8 +11,7 @@ from cdc_lake.config import KafkaConfig
 from cdc_lake.failpoints import reach
 from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.runs.report import TableReport
-from cdc_lake.sinks.dead_letters import send_dead_letters
-from cdc_lake.sinks.topic import KafkaTopic
+from cdc_lake.sinks.topic import KafkaTopic, send_dead_letters
 from cdc_lake.tables.progress import BronzeProgress, Sent
 
 

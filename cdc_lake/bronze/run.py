@@ -20,11 +20,10 @@ from cdc_lake.failpoints import reach
 from cdc_lake.lake.lake import is_table_name
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.registries.registry import Registry
-from cdc_lake.runs.context import OpenRun, Run, select
+from cdc_lake.runs.context import Layer, NewData, OpenRun, Run, Work, select
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.servers import checked_registry, open_source
-from cdc_lake.runs.work import Layer, NewData, Work
 from cdc_lake.sources.logs import Span, TopicLog, TopicSource, count_offsets
 from cdc_lake.spark.session import batch_bytes
 from cdc_lake.tables.progress import BronzeProgress

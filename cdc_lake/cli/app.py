@@ -7,21 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cdc_lake.cli import (
-    catalog,
-    demo,
-    emr,
-    jars,
-    look,
-    package,
-    quarantine,
-    rebuild,
-    reconcile,
-    run,
-    schemas,
-    seek,
-    stack,
-)
+from cdc_lake.cli import catalog, clusters, demo, jars, look, quarantine, recover, run, schemas
 from cdc_lake.cli.output import say
 from cdc_lake.errors import CdcLakeError
 from cdc_lake.storage.exhaustion import exhaustion_error
@@ -35,19 +21,19 @@ app = typer.Typer(
 )
 app.add_typer(run.app, name="run")
 app.add_typer(quarantine.app, name="quarantine")
-app.add_typer(stack.app, name="stack")
+app.add_typer(demo.stack_app, name="stack")
 app.add_typer(catalog.app, name="catalog")
-app.add_typer(emr.app, name="emr")
+app.add_typer(clusters.emr_app, name="emr")
 app.add_typer(jars.app, name="jars")
 app.add_typer(schemas.app, name="schemas")
 app.command()(demo.demo)
-app.command()(package.package)
-app.command()(rebuild.rebuild)
-app.command()(seek.seek)
+app.command()(clusters.package)
+app.command()(recover.rebuild)
+app.command()(recover.seek)
 app.command()(look.status)
 app.command()(look.plan)
 app.command()(look.story)
-app.command()(reconcile.reconcile)
+app.command()(look.reconcile)
 
 
 @app.callback()

@@ -1,7 +1,11 @@
-"""`cdc-lake demo`: run the pipeline on real servers and compare every row with Postgres."""
+"""`cdc-lake demo`: run the pipeline on real servers and compare every row with Postgres.
+
+`cdc-lake stack` runs its servers alone: Postgres, Kafka, a registry and Kafka Connect on this machine, without Docker.
+"""
 
 import shlex
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -17,9 +21,16 @@ from cdc_lake.config import TableType, load_config
 
 if TYPE_CHECKING:
     from cdc_lake.demo.result import DemoResult, Step
+    from cdc_lake.demo.servers.stack import Stack
 
-RECORDED_FOLDER = ".cdc_lake/recorded"
+_RECORDED_FOLDER = ".cdc_lake/recorded"
 _SKIPPED_SHOWN = 20
+
+stack_app = typer.Typer(
+    help="Run Postgres, Kafka, a registry and Debezium on this machine.", no_args_is_help=True, rich_markup_mode=None
+)
+
+Folder = Annotated[Path | None, typer.Option(help="Store data and logs here (default: stack.folder).")]
 
 
 def demo(
@@ -46,7 +57,7 @@ def demo(
     if recorded:
         if full or sql or tables or keep or table_type != "delta":
             raise typer.BadParameter("--recorded can only be combined with --folder and --json")
-        raise typer.Exit(_run_recorded(Path(folder or RECORDED_FOLDER).resolve(), as_json=as_json))
+        raise typer.Exit(_run_recorded(Path(folder or _RECORDED_FOLDER).resolve(), as_json=as_json))
     from cdc_lake.demo.run import run_demo  # imported here: it needs the `demo` extra
 
     place = Path(folder).resolve() if folder else Path(load_config().stack.folder).parent
@@ -202,3 +213,54 @@ def _exports(place: Path, table_type: TableType) -> list[str]:
         "DEFAULTS__STORAGE": (storage_variable("delta"), storage_variable(table_type)),
     }
     return [f"export CDC_LAKE__{k}={shlex.quote(str(b))}" for k, (a, b) in elsewhere.items() if a != str(b)]
+
+
+@stack_app.command()
+def up(
+    folder: Folder = None,
+    metastore: Annotated[bool, typer.Option("--metastore", help="Also start a Hive metastore.")] = False,
+) -> None:
+    """Start the servers and leave them running. They keep the data of earlier starts."""
+    stack = _stack(folder)
+    started = time.monotonic()
+    stack.start(detach=True, metastore=metastore)
+    say(f"up after {time.monotonic() - started:.1f} s, in {stack.folder}")
+    _print_status(stack)
+
+
+@stack_app.command()
+def status(folder: Folder = None) -> None:
+    """Print one line for each server."""
+    _print_status(_stack(folder))
+
+
+@stack_app.command()
+def down(
+    folder: Folder = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Also delete all their data.")] = False,
+) -> None:
+    """Stop the servers. Keeps their data unless you pass --delete."""
+    stack = _stack(folder)
+    if delete:
+        stack.delete()
+        say(f"stopped; {stack.folder} is deleted")
+    else:
+        stack.stop()
+        say(f"stopped; the data is kept in {stack.folder}")
+
+
+def _stack(folder: Path | None) -> "Stack":
+    from cdc_lake.demo.servers.stack import Stack  # imported here: it needs the `demo` extra
+
+    return Stack(folder or Path(load_config().stack.folder))
+
+
+def _print_status(stack: "Stack") -> None:
+    servers = stack.status()
+    if not servers:
+        say(f"no servers were started in {stack.folder}")
+    for server in servers:
+        size = f"{server.rss_bytes / 1e6:4.0f} MB" if server.rss_bytes else ""
+        say(f"{server.name:9} {server.state:8} {size:8} {server.address}")
+        if server.note:
+            say(f"{'':10}{server.note}")

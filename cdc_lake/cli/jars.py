@@ -9,7 +9,7 @@ import typer
 
 from cdc_lake.cli.output import say
 from cdc_lake.errors import InstallationError
-from cdc_lake.spark.conf import reads_s3a, write_spark_defaults
+from cdc_lake.spark.conf import reads_s3a, recorded, write_spark_defaults
 from cdc_lake.spark.fetch import fetch, relock
 from cdc_lake.spark.jars import EMBEDDED_PROFILE, Jar, cache_folder, lock_file, read_lock, verify
 from cdc_lake.spark.versions import PROFILES, profile_name
@@ -52,8 +52,7 @@ def fetch_command(
 @app.command("archive")
 def archive_command() -> None:
     """Archive the classes that runs load. Repeat it after updates."""
-    from cdc_lake.cli.training import train
-    from cdc_lake.spark.class_archive import recorded  # imported here: it imports pyspark
+    from cdc_lake.cli.training import train  # imported here: it imports pyspark
 
     with tempfile.TemporaryDirectory() as folder, recorded():
         train(Path(folder))

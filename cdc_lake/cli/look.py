@@ -1,5 +1,6 @@
-"""Read-only commands: `cdc-lake status`, `cdc-lake plan` and `cdc-lake story`."""
+"""Commands that change no table: `cdc-lake status`, `cdc-lake plan`, `cdc-lake story` and `cdc-lake reconcile`."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,10 +8,12 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from cdc_lake.cli.flags import ConfigFile, Json, OptionalTables
-from cdc_lake.cli.output import Output, print_rows, show_result
+from cdc_lake.cli.flags import ConfigFile, Json, JsonFile, OptionalTables, Parallel, RunOptions, Tables
+from cdc_lake.cli.output import Display, Output, print_rows, show_result
+from cdc_lake.cli.run import configure_logging, show_report
 from cdc_lake.config import load_config
-from cdc_lake.errors import ConfigError
+from cdc_lake.errors import ConfigError, InstallationError
+from cdc_lake.runs.report import Report, TableReport
 
 if TYPE_CHECKING:
     from cdc_lake.operations.plan import Plan, PlannedStep
@@ -61,6 +64,35 @@ def story(
 
     found = read_story(settings, table, key)
     show_result(found, lambda: _print_story(found, Output()), as_json=as_json)
+
+
+def reconcile(
+    table: Tables,
+    config: ConfigFile = None,
+    wait: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="Recheck keys that differ for up to this many seconds.")
+    ] = 0.0,
+    keys: Annotated[int, typer.Option(min=0, help="List at most this many differing keys per table.")] = 20,
+    parallel: Parallel = None,
+    as_json: Json = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Compare silver with the source database. Exits with 30 if they differ."""
+    configure_logging()
+    settings, options = load_config(config), RunOptions(parallel, as_json=as_json, json_file=json_file)
+    try:
+        from cdc_lake.operations.reconcile import run_reconcile
+    except ModuleNotFoundError as exc:
+        todo = "install cdc_lake with the extra `reconcile`"
+        raise InstallationError("reconcile", f"{exc.name} is not installed", todo) from exc
+    from cdc_lake.runs.scheduler import TableScheduler
+
+    display = Display()
+    scheduler = TableScheduler(parallel or settings.parallel, watch=display.watch)
+    with display.shown():
+        report = run_reconcile(settings, table, wait_seconds=wait, keys=keys, scheduler=scheduler)
+    show_report(report, options, _print_reconciled)
+    raise typer.Exit(report.exit_code)
 
 
 def _print_status(found: "Status", console: Console) -> None:
@@ -149,6 +181,39 @@ def _headline(event: "StoryEvent") -> Text:
     line = Text(f"{when:24} {event.op or '?':9} {event.place:12} ")
     line.append(event.verdict, style=_STYLES.get(event.verdict, ""))
     return line.append(f": {event.why}" if event.why else "")
+
+
+def _print_reconciled(report: Report, console: Console) -> None:
+    rows = list[Sequence[str]]()
+    for done in report.tables:
+        counted, seconds = done.rows, f"{sum(done.seconds.values()):.1f}"
+        if done.reconciled is None:
+            rows.append((done.table, *["-"] * 6, seconds))
+            continue
+        extra = counted.get("extra", 0) + counted.get("repeated", 0)
+        numbers = (counted["source"], counted["silver"], counted.get("missing", 0), extra, counted.get("changed", 0))
+        shown = (f"{number:,}" for number in (*numbers, sum(done.reconciled.losses.values())))
+        rows.append((done.table, *shown, seconds))
+    counts = (">source\nrows", ">silver\nrows", ">miss-\ning", ">extra", ">changed", ">known\nlosses")
+    print_rows(console, ("table", *counts, ">sec-\nonds"), rows)
+    for done in report.tables:
+        _print_differences(done, console)
+
+
+def _print_differences(done: TableReport, console: Console) -> None:
+    found = done.reconciled
+    if found is None or not (found.first or found.losses or found.columns):
+        return
+    console.print()
+    silver = found.silver_lsn or "no source position"
+    console.print(f"{done.table}: source at {found.source_lsn}, silver up to {silver}")
+    for row in found.first:
+        key = ",".join(f"{name}={value}" for name, value in row.key.items())
+        console.print(f"  {row.kind} {key}" + (f": {', '.join(row.columns)}" if row.columns else ""))
+    for loss, number in found.losses.items():
+        console.print(f"  known loss, {number:,} {'value' if number == 1 else 'values'}: {loss}")
+    for name, reason in found.columns.items():
+        console.print(f"  not compared, {name}: {reason}")
 
 
 def short(value: str | None) -> str:

@@ -4,19 +4,25 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from pydantic import BaseModel
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.live import Live
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from cdc_lake.runs.report import Report
+
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters except tab and newline, bidirectional marks, Unicode line separators, and lone surrogates."""
 _INDENT = "    "
+_MAX_NAMED = 3
 
 
 def printable(text: str) -> str:
@@ -113,3 +119,41 @@ def _escape_text(renderable: Any, rewrite: Callable[[str], str]) -> Any:
         renderable = renderable.copy()
         renderable.plain = rewrite(renderable.plain)
     return renderable
+
+
+class Display:
+    """Shows the progress of the latest run on a terminal, updated in place. Without a terminal, the log shows it."""
+
+    def __init__(self) -> None:
+        self._reports: Sequence[Report] = ()
+
+    def watch(self, *reports: Report) -> None:
+        """Show the layers that run now."""
+        self._reports = reports
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the run inside the block, if stderr is a terminal."""
+        console = Output(stderr=True)
+        if not console.is_terminal:
+            yield
+            return
+        with Live(get_renderable=self._line, console=console, transient=True, refresh_per_second=4):
+            yield
+
+    def _line(self) -> Text:
+        if not self._reports:
+            return Text("starting Spark")
+        return Text("\n".join(map(_progress, self._reports)), overflow="ellipsis", no_wrap=True)
+
+
+def _progress(report: Report) -> str:
+    """One line: the number of tables in each state, and the tables in progress."""
+    number = Counter(done.status for done in report.tables)
+    states = ", ".join(
+        f"{number[state]} {state}" for state in ("ok", "unchanged", "failed", "waiting") if number[state]
+    )
+    working = [done.table for done in report.tables if done.status == "working"]
+    more = f" and {len(working) - _MAX_NAMED} more" if len(working) > _MAX_NAMED else ""
+    now = f"; working on {', '.join(working[:_MAX_NAMED])}{more}" if working else ""
+    return f"{report.layer}: {states or 'no table is done yet'}{now}"

@@ -1,4 +1,4 @@
-"""`cdc-lake run`, `cdc-lake rebuild` and the files in jobs/: start a run, print its report, return its exit code."""
+"""`cdc-lake run` and the files in jobs/: start a run, print its report, return its exit code."""
 
 import logging
 import os
@@ -32,8 +32,7 @@ from cdc_lake.cli.flags import (
     required,
     with_flags,
 )
-from cdc_lake.cli.output import LogFormatter, Output, answer, printable, say
-from cdc_lake.cli.progress import Display
+from cdc_lake.cli.output import Display, LogFormatter, Output, answer, printable, say
 from cdc_lake.config import Config, load_config
 from cdc_lake.errors import CdcLakeError, InfrastructureError, worst_exit_code
 from cdc_lake.runs.report import Report
@@ -345,7 +344,7 @@ def show_report(
 def _write_profile(scheduler: "TableScheduler", options: RunOptions) -> None:
     """Write the Spark profile to its file, if the flag is set and a session was started."""
     if options.profile and scheduler.session:
-        from cdc_lake.runs.profile import profile
+        from cdc_lake.runs.metrics import profile
 
         _write_atomically("--profile", options.profile, profile(scheduler.session))
 

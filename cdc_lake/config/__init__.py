@@ -1,25 +1,32 @@
 """The settings: their models, `load_config`, and the lookup of secrets."""
 
-from cdc_lake.config.base import Model, Name, in_words
-from cdc_lake.config.catalog import CatalogConfig, Layer
+from cdc_lake.config.base import Model, Name, in_words, is_reference, secret
 from cdc_lake.config.emr import EmrConfig
 from cdc_lake.config.kafka import ALLOWED_CLIENT_SETTINGS, JAVA_PRODUCER_SETTINGS, KafkaAuth, KafkaConfig, KafkaTls
 from cdc_lake.config.load import CHECKOUT, config_path, load_config
-from cdc_lake.config.login import BearerAuth, TlsConfig
 from cdc_lake.config.registry import RegistryAuth, RegistryConfig
-from cdc_lake.config.secrets import is_reference, secret
-from cdc_lake.config.servers import StackConfig, endpoints_file
+from cdc_lake.config.servers import BearerAuth, StackConfig, TlsConfig, check_privacy, endpoints_file, is_loopback
 from cdc_lake.config.settings import (
+    CatalogConfig,
     Config,
     DatabaseConfig,
     FilesConfig,
     GoldConfig,
     LakeConfig,
+    Layer,
     LeaseConfig,
     MetricsConfig,
     RunConfig,
 )
-from cdc_lake.config.storage import TABLE_TYPES, DeletionVectors, Kind, StorageConfig, TableType
+from cdc_lake.config.storage import (
+    TABLE_TYPES,
+    DeletionVectors,
+    Kind,
+    PartitionField,
+    StorageConfig,
+    TableType,
+    joint_name,
+)
 from cdc_lake.config.table import (
     DeletesConfig,
     EnvelopeConfig,
@@ -64,6 +71,7 @@ __all__ = [
     "MetricsConfig",
     "Model",
     "Name",
+    "PartitionField",
     "QualityConfig",
     "ReadConfig",
     "RegistryAuth",
@@ -77,10 +85,13 @@ __all__ = [
     "TableType",
     "TlsConfig",
     "ValueConfig",
+    "check_privacy",
     "config_path",
     "endpoints_file",
     "in_words",
+    "is_loopback",
     "is_reference",
+    "joint_name",
     "load_config",
     "secret",
 ]

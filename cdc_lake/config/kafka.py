@@ -7,11 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from cdc_lake.config.base import Model
-from cdc_lake.config.login import OAuth, TlsConfig
-from cdc_lake.config.secrets import ConfigPath, SecretReference
-from cdc_lake.config.servers import ServerConfig
-from cdc_lake.config.urls import EMBEDDED
+from cdc_lake.config.base import ConfigPath, Model, SecretReference
+from cdc_lake.config.servers import EMBEDDED, OAuth, ServerConfig, TlsConfig
 
 JAVA_PRODUCER_SETTINGS = frozenset(
     {"batch.size", "buffer.memory", "compression.type", "delivery.timeout.ms", "linger.ms", "max.request.size"}

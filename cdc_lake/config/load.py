@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,7 @@ import yaml
 from pydantic import ValidationError
 
 from cdc_lake import aws
-from cdc_lake.config.base import in_words, merged
-from cdc_lake.config.secrets import SSM
+from cdc_lake.config.base import SSM, in_words
 from cdc_lake.config.settings import Config
 from cdc_lake.errors import ConfigError
 
@@ -69,7 +69,7 @@ def load_config(path: str | Path | None = None) -> Config:
     if not isinstance(content, dict):
         raise ConfigError(where, "the file is not a mapping of keys to values", "see docs/reference/settings.md")
     try:
-        config = Config.model_validate(merged(content, _from_environment()), context={"folder": folder})
+        config = Config.model_validate(_merged(content, _from_environment()), context={"folder": folder})
     except ValidationError as exc:
         what = in_words(exc, Config)
         raise ConfigError(where, what, "correct the file, or the CDC_LAKE__ variable of that name") from exc
@@ -101,6 +101,16 @@ def read_yaml(where: str, text: str) -> Any:
     raise ConfigError(where, what, "correct the file")
 
 
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two nested mappings. If both have a value for a key, `above` wins."""
+    both = {
+        key: _merged(below[key], value)
+        for key, value in above.items()
+        if isinstance(value, Mapping) and isinstance(below.get(key), Mapping)
+    }
+    return {**below, **above, **both}
+
+
 def _from_environment() -> dict[str, Any]:
     """The settings in environment variables. An inner key's variable overrides that of the mapping around it."""
     found: dict[str, Any] = {}
@@ -109,7 +119,7 @@ def _from_environment() -> dict[str, Any]:
             value = _value(text)
             for step in reversed(name[len(_PREFIX) :].lower().split(_BETWEEN)):
                 value = {step: value}
-            found = merged(found, value)
+            found = _merged(found, value)
     return found
 
 

@@ -5,11 +5,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from cdc_lake.config.base import Model
-from cdc_lake.config.login import BasicAuth, BearerAuth, OAuth, TlsConfig
-from cdc_lake.config.secrets import check_reference, is_reference
-from cdc_lake.config.servers import ServerConfig
-from cdc_lake.config.urls import EMBEDDED, http_url
+from cdc_lake.config.base import Model, check_reference, is_reference
+from cdc_lake.config.servers import EMBEDDED, BasicAuth, BearerAuth, OAuth, ServerConfig, TlsConfig, http_url
 
 
 def _registry_url(value: str) -> str:

@@ -1,14 +1,141 @@
-"""The embedded servers, and the base class of sections whose address may be `embedded`."""
+"""What the settings of all servers share: addresses, logins, certificates, and the embedded servers."""
 
 import json
+import socket
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
+from typing import Annotated, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, PrivateAttr
+from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, model_validator
 
-from cdc_lake.config.base import Model
-from cdc_lake.config.secrets import ConfigPath
-from cdc_lake.config.urls import EMBEDDED
+from cdc_lake.config.base import ConfigPath, FileOrReference, Model, SecretReference
 from cdc_lake.errors import ConfigError
+
+EMBEDDED = "embedded"
+"""As an address: the matching server that `cdc-lake stack up` started."""
+
+
+_METADATA_HOSTS = frozenset(
+    {
+        *("instance-data", "instance-data.ec2.internal", "metadata", "metadata.azure.internal", "metadata.goog"),
+        *("metadata.google.internal", "metadata.internal"),
+    }
+)
+
+
+_METADATA_ADDRESSES = frozenset(map(ip_address, ("100.100.100.200", "192.0.0.192", "fd00:ec2::23", "fd00:ec2::254")))
+"""Addresses of cloud metadata services that are not link-local."""
+
+
+_HOLD_IPV4 = tuple(map(ip_network, ("::/96", "64:ff9b::/96")))
+"""IPv6 networks whose last 32 bits are an IPv4 address."""
+
+
+def http_url(value: str) -> str:
+    url = urlsplit(value)
+    if url.scheme not in ("http", "https") or not url.hostname or "," in value:
+        raise ValueError("write one address, `https://host` or `http://host:port`")
+    if "@" in url.netloc:
+        raise ValueError("an address must not contain a user or a password; set `registry.auth`")
+    if url.query or url.fragment:
+        raise ValueError("an address must not have a query or a fragment; remove `?` or `#` and what follows")
+    if _is_of_this_machine_only(url.hostname):
+        raise ValueError("link-local and metadata service addresses are not allowed; write the address of the server")
+    return value
+
+
+def _is_of_this_machine_only(host: str) -> bool:
+    """Whether a host is link-local or a cloud's metadata service, in any notation that resolvers accept."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        try:
+            address = IPv4Address(socket.inet_aton(host))  # 2852039166, 0xa9.254.43518
+        except OSError:
+            return host.rstrip(".").lower() in _METADATA_HOSTS
+    if isinstance(address, IPv6Address) and (address.ipv4_mapped or any(address in net for net in _HOLD_IPV4)):
+        address = IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.is_link_local or address in _METADATA_ADDRESSES
+
+
+HttpUrl = Annotated[str, AfterValidator(http_url)]
+
+
+def check_privacy(setting: str, url: str, proxy: SecretStr | None = None) -> None:
+    """Check that credentials for a server are encrypted on their way, or stay on this machine.
+
+    Args:
+        setting: the settings key of `url`, for the message.
+        url: the server's URL.
+        proxy: the proxy from the settings; proxies from the environment are checked, too.
+
+    Raises:
+        ConfigError: the credentials would be sent unencrypted.
+    """
+    if urlsplit(url).scheme == "https":
+        return
+    if not is_loopback(urlsplit(url).hostname or ""):
+        todo = f"use https, or remove {setting.partition('.')[0]}.auth"
+        raise ConfigError(setting, f"credentials would be sent unencrypted to {url}", todo)
+    from requests.utils import get_environ_proxies  # imported here: it takes long
+
+    if proxy or get_environ_proxies(url).keys() & {"http", "all"}:
+        raise ConfigError(
+            setting,
+            f"credentials would be sent unencrypted to {url} through a proxy",
+            f"{'remove registry.proxy, and ' if proxy else ''}add the host to NO_PROXY",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is `localhost` or a loopback address."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class BasicAuth(Model):
+    """A user and a password, or an API key and its secret."""
+
+    user: str = Field(description="Sets the user or the API key.")
+    password: SecretReference = Field(description="References the password or the API secret.")
+
+
+class BearerAuth(Model):
+    """A token that another process renews."""
+
+    token: SecretReference = Field(description="References the token. It is read again if the registry rejects it.")
+
+
+class OAuth(Model):
+    """OAuth client credentials: tokens from an identity provider, renewed before they expire."""
+
+    token_url: HttpUrl = Field(description="Sets the provider's token endpoint.")
+    client_id: str = Field(description="Sets the client's id.")
+    client_secret: SecretReference = Field(description="References the client's secret.")
+    scope: str | None = Field(default=None, description="Sets the scopes, separated by spaces.")
+
+
+class TlsConfig(Model):
+    """Certificates, as PEM files."""
+
+    ca: FileOrReference | None = Field(
+        default=None, description="Names the CA of the server's certificate, if it is not public."
+    )
+    cert: FileOrReference | None = Field(
+        default=None, description="Names the client's certificate, if the server requires one."
+    )
+    key: FileOrReference | None = Field(
+        default=None, description="Names the private key of `cert`, unencrypted. `cert` may contain it."
+    )
+
+    @model_validator(mode="after")
+    def _key_has_certificate(self) -> Self:
+        if self.key and not self.cert:
+            raise ValueError("`key` is the private key of a certificate; set `cert` too")
+        return self
 
 
 def endpoints_file(stack_folder: str | Path) -> Path:

@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AwareDatetime, BeforeValidator, ConfigDict, Field, model_validator
 
-from cdc_lake.config.base import Model, Name
-from cdc_lake.config.secrets import ConfigPath
+from cdc_lake.config.base import ConfigPath, Model, Name
 from cdc_lake.config.storage import StorageConfig
 from cdc_lake.errors import ConfigError
 

@@ -20,8 +20,8 @@ from pyspark.sql import functions as F
 from cdc_lake.columns import DELETED, SILVER_META, quoted
 from cdc_lake.config.gold_models import GoldModel
 from cdc_lake.errors import CdcLakeError, ModelError
+from cdc_lake.runs.user_sql import first_line, parser, starts_a_program
 from cdc_lake.spark.arrow_stage import from_rows
-from cdc_lake.spark.user_sql import first_line, parser, starts_a_program
 from cdc_lake.tables.contract import Table
 from cdc_lake.tables.damage import damage_error
 from cdc_lake.tables.joins import as_columns_of

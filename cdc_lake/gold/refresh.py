@@ -19,10 +19,9 @@ from cdc_lake.gold.groups import Groups, touched_groups, watermark
 from cdc_lake.gold.query import Query, Source, translated_errors
 from cdc_lake.registries import open_subjects
 from cdc_lake.runs.context import OpenRun
-from cdc_lake.runs.expectations import check_expectations, is_met
 from cdc_lake.runs.report import TableReport
+from cdc_lake.runs.user_sql import check_expectations, is_met, refuse_query
 from cdc_lake.sinks.kafka import KafkaSink
-from cdc_lake.spark.user_sql import refuse_query
 from cdc_lake.tables.contract import Commit, Table
 from cdc_lake.tables.joins import null_safe_join
 from cdc_lake.tables.partitions import check_partitions

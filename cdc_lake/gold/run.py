@@ -17,10 +17,9 @@ from cdc_lake.failpoints import reach
 from cdc_lake.gold.outbox import is_due, send_due
 from cdc_lake.gold.query import Source
 from cdc_lake.gold.refresh import ModelRun, RefreshInputs, refresh
-from cdc_lake.runs.context import OpenRun, Run, check_has_lease, select
+from cdc_lake.runs.context import Layer, NewData, OpenRun, Run, Work, check_has_lease, select
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
-from cdc_lake.runs.work import Layer, NewData, Work
 from cdc_lake.spark.session import planned_for, sibling
 from cdc_lake.tables.contract import Commit, Table, progress_of
 from cdc_lake.tables.progress import GoldProgress, SilverProgress

@@ -10,10 +10,9 @@ from pyspark.sql import SparkSession
 from cdc_lake.config import Config, Layer
 from cdc_lake.lake.lake import check_holds_no_tables
 from cdc_lake.lake.side import SideTable
-from cdc_lake.runs.context import OpenRun, Run, check_has_lease, gold_storage, select_landed
+from cdc_lake.runs.context import OpenRun, Run, Work, check_has_lease, gold_storage, select_landed
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
-from cdc_lake.runs.work import Work
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import Table
 

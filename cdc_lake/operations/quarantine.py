@@ -26,10 +26,9 @@ from cdc_lake.errors import ConfigError
 from cdc_lake.lake.lake import BronzeTable, Lake
 from cdc_lake.operations.story import position_text
 from cdc_lake.points import milliseconds
-from cdc_lake.runs.context import OpenRun, Run, lake_of, select_landed
+from cdc_lake.runs.context import OpenRun, Run, Work, lake_of, select_landed
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
-from cdc_lake.runs.work import Work
 from cdc_lake.silver.events import kafka_position
 from cdc_lake.spark.session import build_session
 from cdc_lake.storage.hadoop import Storage

@@ -19,10 +19,9 @@ from cdc_lake.lake.lake import SilverTarget, missing_rows
 from cdc_lake.operations.time_travel import as_struct, rows_until, same
 from cdc_lake.points import Offset, SourceTime
 from cdc_lake.runs.catalog_sync import sync_catalog_after_run
-from cdc_lake.runs.context import OpenRun, Run, check_has_lease, select
+from cdc_lake.runs.context import OpenRun, Run, Work, check_has_lease, select
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
-from cdc_lake.runs.work import Work
 from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.batch_schemas import BatchSchemas
 from cdc_lake.silver.events import kafka_position, sent_columns

@@ -15,10 +15,9 @@ from cdc_lake.reconcile.columns import Shared, shared_columns
 from cdc_lake.reconcile.postgres_catalog import QUARANTINED_KEY, SourceTable, read_tables
 from cdc_lake.reconcile.ranges import RangeBuckets, differing_ranges
 from cdc_lake.reconcile.rows import Differences
-from cdc_lake.runs.context import Run, select_landed
+from cdc_lake.runs.context import Run, Work, select_landed
 from cdc_lake.runs.report import DifferentRow, ReconcileResult, Report, TableReport, check_totals
 from cdc_lake.runs.scheduler import TableScheduler
-from cdc_lake.runs.work import Work
 from cdc_lake.silver.table import column_mapping, layout_of
 from cdc_lake.tables.contract import progress_of
 

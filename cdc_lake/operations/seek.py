@@ -12,11 +12,10 @@ from cdc_lake.bronze.topic_run import rewritten_offsets
 from cdc_lake.config import Config, StartPosition
 from cdc_lake.errors import ConfigError, DataLossError
 from cdc_lake.lake.lake import BronzeTable
-from cdc_lake.runs.context import OpenRun, Run, lake_of, select_landed
+from cdc_lake.runs.context import OpenRun, Run, Work, lake_of, select_landed
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.servers import open_source
-from cdc_lake.runs.work import Work
 from cdc_lake.sources.logs import Span, TopicLog, TopicSource, offsets_of
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import progress_of

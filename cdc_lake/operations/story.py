@@ -29,7 +29,7 @@ from cdc_lake.fold.rules import (
 from cdc_lake.fold.table_events import table_events
 from cdc_lake.lake.lake import Lake
 from cdc_lake.runs.context import lake_of, needs_hadoop, only_one, select_landed
-from cdc_lake.runs.expectations import UNMET, with_unmet
+from cdc_lake.runs.user_sql import UNMET, with_unmet
 from cdc_lake.silver.events import events, kafka_position
 from cdc_lake.silver.table import SilverTable
 from cdc_lake.spark.session import build_session, is_little, lake_files, planned_for

@@ -10,8 +10,8 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import SecretStr
 
+from cdc_lake.config import is_loopback
 from cdc_lake.errors import ConfigError, InfrastructureError, UnsupportedError
-from cdc_lake.privacy import is_loopback
 from cdc_lake.reconcile.canonical import Key, join_in_source
 from cdc_lake.reconcile.columns import Shared, SharedColumn
 from cdc_lake.reconcile.ranges import RangeBuckets, Summary

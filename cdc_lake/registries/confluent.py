@@ -7,8 +7,14 @@ from urllib.parse import quote
 from cdc_lake.errors import ConfigError
 from cdc_lake.registries.credentials import Anonymous
 from cdc_lake.registries.http_client import Credentials, Endpoint, HttpClient
-from cdc_lake.registries.lookups import RetryPolicy, lookup_seconds
-from cdc_lake.registries.registry import RegisteredSchema, is_id, referenced_texts, self_contained
+from cdc_lake.registries.registry import (
+    RegisteredSchema,
+    RetryPolicy,
+    is_id,
+    lookup_seconds,
+    referenced_texts,
+    self_contained,
+)
 from cdc_lake.registries.subjects import Level, SubjectVersion, incompatible_error
 
 _MEDIA_TYPE = {"Content-Type": "application/vnd.schemaregistry.v1+json"}

@@ -9,9 +9,8 @@ from urllib.parse import quote_plus, urlsplit
 
 from pydantic import SecretStr
 
-from cdc_lake.config import RegistryConfig, TlsConfig, is_reference, secret
+from cdc_lake.config import RegistryConfig, TlsConfig, check_privacy, is_reference, secret
 from cdc_lake.errors import ConfigError
-from cdc_lake.privacy import check_privacy
 from cdc_lake.registries.http_client import Credentials, Endpoint, HttpClient
 
 _EARLY_SECONDS = 30.0

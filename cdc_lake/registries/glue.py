@@ -17,8 +17,7 @@ from cdc_lake.aws import rejects_credentials
 from cdc_lake.config import RegistryConfig
 from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.registries.credentials import proxy_address
-from cdc_lake.registries.lookups import RetryPolicy, lookup_seconds
-from cdc_lake.registries.registry import RegisteredSchema, is_id
+from cdc_lake.registries.registry import RegisteredSchema, RetryPolicy, is_id, lookup_seconds
 
 _NO_SCHEMA = "00000000-0000-0000-0000-000000000000"
 _MISSING = "EntityNotFoundException"

@@ -1,1 +1,1 @@
-"""Control of runs: the scheduler, leases, the report, expectations and the catalog."""
+"""Control of runs: the scheduler, leases, the report, users' SQL, and the catalog."""

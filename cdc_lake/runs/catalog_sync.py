@@ -18,13 +18,12 @@ from pyspark.sql.types import StructField, StructType
 
 from cdc_lake.catalogs import open_catalog
 from cdc_lake.catalogs.catalog import PATH, Catalog, Entry, check_is_ours, differences, is_below, names_of
-from cdc_lake.config import CatalogConfig, Config, StorageConfig
+from cdc_lake.config import CatalogConfig, Config, StorageConfig, joint_name
 from cdc_lake.config.gold_models import model_names, read_model
 from cdc_lake.decode.schema_texts import column_comments
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 from cdc_lake.lake.lake import Lake, gold_table
 from cdc_lake.lake.readers import FilesReader, Reader, SparkReader, without_spark
-from cdc_lake.partitioning import joint_name
 from cdc_lake.runs.context import PARALLEL_READS, OpenRun, Run, lake_of, needs_hadoop, select
 from cdc_lake.runs.report import ReportedError
 from cdc_lake.spark.session import build_session, hadoop, is_alive, lake_files

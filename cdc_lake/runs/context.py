@@ -1,15 +1,16 @@
-"""What all runs use: the run itself, its leases, its report, and the selection of tables."""
+"""What all runs use: the run itself, its work, its leases, its report, and the selection of tables."""
 
 import difflib
 import logging
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
@@ -21,9 +22,8 @@ from cdc_lake.lake.lake import Lake, is_table_name
 from cdc_lake.lake.lease import Holder, Lease
 from cdc_lake.runs.report import Report, ReportedError, TableReport, time_in_name
 from cdc_lake.storage.exhaustion import exhaustion_error
-from cdc_lake.storage.files import Files, is_draft
+from cdc_lake.storage.files import Files, LocalFiles, is_draft
 from cdc_lake.storage.hadoop import Storage
-from cdc_lake.storage.local import LocalFiles
 from cdc_lake.tables.contract import P, Table
 from cdc_lake.tables.progress import GoldProgress
 
@@ -71,6 +71,69 @@ class OpenRun(Run):
     spark: SparkSession
     storage: Storage
     leases: "Leases"
+
+
+class NewData(NamedTuple):
+    """The new data for a table, counted without Spark.
+
+    Attributes:
+        rows: number of new rows in the layer below; 0 if there are none.
+        stored_bytes: size of the table that they change.
+    """
+
+    rows: int
+    stored_bytes: int = 0
+
+
+class Work(ABC):
+    """The work of a run on one of its tables. `spark` is the session of the calling thread."""
+
+    @abstractmethod
+    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
+        """Process the next batch. Returns whether there are more."""
+
+
+@dataclass
+class Layer(ABC):
+    """A run of a layer that updates tables with new data.
+
+    Attributes:
+        run: the run.
+        files: the lake's files.
+        tables: the names of its tables.
+    """
+
+    run: Run
+    files: Files
+    tables: Sequence[str]
+
+    @abstractmethod
+    def new_data(self, done: TableReport) -> NewData | None:
+        """The new data for a table, found without Spark; None if only `Work.process_next` can find it.
+
+        Args:
+            done: the table's report, which gets the progress and the version if nothing is new.
+        """
+
+    @abstractmethod
+    def work(self, run: OpenRun) -> Work:
+        """The work on the tables with new data."""
+
+    def topic(self, table: str) -> str:
+        """The topic of a table. A later layer processes a topic right after the layer before."""
+        return table
+
+    def look_again(self, tables: Sequence[str]) -> None:
+        """Clear the state of the source that `new_data` caches."""
+        return
+
+    @abstractmethod
+    def before_report(self) -> None:
+        """Reach the layer's failpoint."""
+
+    def check(self) -> None:
+        """Check the requirements of the work before Spark starts."""
+        return
 
 
 def select(patterns: Sequence[str], there: Sequence[str], what: str, todo: str) -> list[str]:

@@ -8,8 +8,8 @@ from pyspark.errors import PySparkException
 
 from cdc_lake.brokers import permanent_error
 from cdc_lake.errors import CdcLakeError, ConfigError, DamagedFileError, DataLossError, InfrastructureError
+from cdc_lake.runs.user_sql import first_line
 from cdc_lake.sources.files import OVERLAP
-from cdc_lake.spark.user_sql import first_line
 from cdc_lake.storage.exhaustion import exhaustion_error
 from cdc_lake.storage.hadoop import ACCESS_DENIED
 from cdc_lake.tables.damage import damage_error, with_cure

@@ -28,11 +28,20 @@ from cdc_lake.config import Config
 from cdc_lake.errors import CdcLakeError, DriverDiedError, InfrastructureError
 from cdc_lake.lake.lake import Lake
 from cdc_lake.runs.catalog_sync import is_catalog_current, sync_catalog_after_run
-from cdc_lake.runs.context import PARALLEL_READS, Leases, OpenRun, Run, remove_expired_reports, write_report
+from cdc_lake.runs.context import (
+    PARALLEL_READS,
+    Layer,
+    Leases,
+    NewData,
+    OpenRun,
+    Run,
+    Work,
+    remove_expired_reports,
+    write_report,
+)
 from cdc_lake.runs.errors import translate_error
 from cdc_lake.runs.metrics import check_exporters, export
 from cdc_lake.runs.report import Report, ReportedError, TableReport, seconds_before
-from cdc_lake.runs.work import Layer, NewData, Work
 from cdc_lake.spark.session import (
     LOCAL_DIR,
     build_session,
@@ -45,9 +54,8 @@ from cdc_lake.spark.session import (
     sibling,
 )
 from cdc_lake.spark.versions import session_class
-from cdc_lake.storage.files import Files
+from cdc_lake.storage.files import Files, LocalFiles
 from cdc_lake.storage.hadoop import Storage
-from cdc_lake.storage.local import LocalFiles
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

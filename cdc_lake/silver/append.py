@@ -8,12 +8,12 @@ from pyspark.sql.types import StructType
 
 from cdc_lake.columns import BATCH, KAFKA, META, META_TYPE, quoted, type_text
 from cdc_lake.errors import ConfigError
+from cdc_lake.runs.user_sql import checked_expression
 from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.batch_schemas import BatchSchemas
 from cdc_lake.silver.events import events
 from cdc_lake.silver.table import SilverTable
 from cdc_lake.spark.expressions import of_batch
-from cdc_lake.spark.user_sql import checked_expression
 from cdc_lake.tables.partitions import check_partitions
 
 

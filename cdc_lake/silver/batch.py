@@ -15,8 +15,8 @@ from cdc_lake.decode.envelope import TRUNCATE, is_snapshot_edge
 from cdc_lake.errors import ExpectationError, RefusedError
 from cdc_lake.fold.rules import INSERTS, State
 from cdc_lake.fold.table_events import SnapshotMarker, TableEvents, Truncate, table_events
-from cdc_lake.runs.expectations import UNMET, check_expectations, with_unmet
 from cdc_lake.runs.report import TableReport
+from cdc_lake.runs.user_sql import UNMET, check_expectations, with_unmet
 from cdc_lake.silver import side_entries
 from cdc_lake.silver.batch_schemas import BatchSchemas, schemas_and_frames
 from cdc_lake.silver.events import events, is_change, kafka_position

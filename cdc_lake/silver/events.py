@@ -23,11 +23,11 @@ from cdc_lake.decode.records import DecodedLayout, DecodedLayouts, WriterSchema,
 from cdc_lake.decode.trees import Tree, fields
 from cdc_lake.decode.types import stored_types, type_mapping
 from cdc_lake.fold.rules import STREAMING_OPS
+from cdc_lake.runs.user_sql import checked_expression
 from cdc_lake.silver.batch_schemas import BatchSchemas
 from cdc_lake.silver.evolution import Layout, SentColumns
 from cdc_lake.silver.key_changes import key_change_id
 from cdc_lake.silver.unavailable import may_contain_placeholder, unavailable
-from cdc_lake.spark.user_sql import checked_expression
 
 
 def sent_columns(

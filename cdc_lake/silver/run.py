@@ -14,10 +14,9 @@ from cdc_lake.errors import NoProgressError
 from cdc_lake.failpoints import reach
 from cdc_lake.lake.lake import SilverTarget, check_holds_no_tables
 from cdc_lake.runs.catalog_sync import check_catalog_name
-from cdc_lake.runs.context import OpenRun, Run, check_has_lease, needs_hadoop, select_landed
+from cdc_lake.runs.context import Layer, NewData, OpenRun, Run, Work, check_has_lease, needs_hadoop, select_landed
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
-from cdc_lake.runs.work import Layer, NewData, Work
 from cdc_lake.silver.batch import Batch, next_batch
 from cdc_lake.silver.commit import commit_batch
 from cdc_lake.silver.table import SilverTable

@@ -1,4 +1,7 @@
-"""Create a Kafka topic and write records to it with Spark."""
+"""Create a Kafka topic and write records to it with Spark, such as dead letters.
+
+Dead letters are quarantined records, in the format of Kafka Connect's sink connectors.
+"""
 
 import re
 from collections.abc import Mapping
@@ -8,7 +11,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from cdc_lake.brokers import Admin, BrokerLogin
 from cdc_lake.errors import CdcLakeError, ConfigError
@@ -25,6 +29,12 @@ _MAX_REQUEST_BYTES = 1 << 20
 """Kafka's default of `max.request.size`."""
 _TODO = "check that it runs and is reachable from this machine, then run again: that sends the whole batch again"
 _PERMANENT = frozenset({_TOO_LARGE, "TopicAuthorization", "ClusterAuthorization", "InvalidConfiguration"})
+
+_CONNECT_PREFIX = "__connect.errors."
+_SIZE_HEADER = "cdc_lake.left_out.bytes"
+"""Header of a dead letter without its record's key, value and headers: their size in bytes, which is too large."""
+_RECORD_BYTES, _HEADER_BYTES = 512, 10
+"""Maximum overhead of a record with cdc_lake's headers, and of each header."""
 
 
 class KafkaTopic:
@@ -139,3 +149,80 @@ class KafkaTopic:
 
     def _unavailable_error(self, why: str) -> CdcLakeError:
         return self._admin.unavailable_error(why, _TODO)
+
+
+def send_dead_letters(topic: KafkaTopic, rows: DataFrame) -> tuple[int, str | None]:
+    """Send records with their original key, value and headers, and the reason in further headers.
+
+    If the topic does not exist, it is created with one partition, like Connect does. A record that exceeds the topic's
+    size limit is sent without its key, value and headers.
+
+    Args:
+        rows: rows of bronze.
+
+    Returns:
+        The number of records sent, and a warning for the report, if any.
+
+    Raises:
+        ConfigError, InfrastructureError: see `KafkaTopic`.
+    """
+    found = rows.agg(F.count("*").alias("n"), F.max(_dead_letter_bytes()).alias("largest")).first()
+    assert found is not None
+    if not found["n"]:
+        return 0, None
+    topic.create(config={})
+    most, setting = topic.max_bytes()
+    topic.produce(dead_letters(rows, most))
+    if found["largest"] <= most:
+        return found["n"], None
+    return found["n"], (
+        f"dead letters of more than {most} bytes were sent without key, value and headers (the header {_SIZE_HEADER} "
+        f"has their size): raise {setting}; bronze has the complete records"
+    )
+
+
+def dead_letters(rows: DataFrame, max_bytes: int) -> DataFrame:
+    """Records in the format of Connect's `DeadLetterQueueReporter`: numbers as digits, texts as UTF-8.
+
+    Args:
+        max_bytes: size limit of a dead letter.
+
+    Columns in: bronze's. Columns out: `key`, `value` binary; `headers`.
+    """
+    is_large = _dead_letter_bytes() > max_bytes
+    stage, code, message = (F.col(f"error.{name}") for name in ("stage", "code", "message"))
+    # Connect's names of stages. A message begins with the side that it concerns.
+    converter = F.when(message.startswith("key:"), "KEY_CONVERTER").otherwise("VALUE_CONVERTER")
+    why = {
+        "topic": F.col("topic"),
+        "partition": F.col("partition"),
+        "offset": F.col("offset"),
+        "connector.name": F.lit("cdc_lake"),
+        "task.id": F.lit(0),
+        "stage": F.when(stage.isin("frame", "lookup", "decode"), converter).otherwise("TRANSFORMATION"),
+        "class.name": F.lit("cdc_lake.layers.bronze"),  # kept, because consumers may filter by it
+        "exception.class.name": F.concat_ws(".", F.lit("cdc_lake"), stage, code),
+        "exception.message": message,
+    }
+    own = F.array(*(_text_header(f"{_CONNECT_PREFIX}{name}", value) for name, value in why.items()))
+    sent = F.when(is_large, F.array(_text_header(_SIZE_HEADER, _dead_letter_bytes()))).otherwise(F.col("headers"))
+    headers = F.concat(F.coalesce(sent, F.filter(own, lambda _: F.lit(False))), own)
+    sides = (F.when(~is_large, F.col(f"raw_{side}")).alias(side) for side in ("key", "value"))
+    return rows.select(*sides, headers.alias("headers"))
+
+
+def _dead_letter_bytes() -> Column:
+    """Upper bound of a dead letter's size, in bytes."""
+    held = (F.coalesce(F.length(name), F.lit(0)) for name in ("raw_key", "raw_value", "topic", "error.message"))
+    headers = F.aggregate(
+        F.col("headers"),
+        F.lit(0),
+        lambda size, h: (
+            size + _HEADER_BYTES + F.octet_length(h["key"]) + F.coalesce(F.octet_length(h["value"]), F.lit(0))
+        ),
+    )
+    return sum(held, F.lit(_RECORD_BYTES)) + F.coalesce(headers, F.lit(0))
+
+
+def _text_header(name: str, value: Column) -> Column:
+    return F.struct(F.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))

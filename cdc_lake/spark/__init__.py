@@ -1,1 +1,1 @@
-"""Spark: sessions, versions, jars, Java, and users' SQL."""
+"""Spark: sessions, versions, jars, and Java."""

@@ -19,8 +19,7 @@ from pyspark.sql import SparkSession
 from cdc_lake.config import TableConfig
 from cdc_lake.decode.framing import MAX_INFLATED_BYTES
 from cdc_lake.errors import InstallationError
-from cdc_lake.spark.class_archive import short_jvm
-from cdc_lake.spark.conf import without_hudi
+from cdc_lake.spark.conf import short_jvm, without_hudi
 from cdc_lake.spark.java import JAVA_DEFAULTS, start_jvm
 from cdc_lake.spark.versions import (
     CATALOG,
@@ -39,9 +38,8 @@ from cdc_lake.spark.versions import (
     running,
 )
 from cdc_lake.storage.exhaustion import TEMPORARY, exhaustion_error
-from cdc_lake.storage.files import Files
+from cdc_lake.storage.files import Files, LocalFiles
 from cdc_lake.storage.hadoop import Storage
-from cdc_lake.storage.local import LocalFiles
 
 DRIVER_OPTIONS: Final = "spark.driver.extraJavaOptions"
 EXECUTOR_OPTIONS: Final = "spark.executor.extraJavaOptions"

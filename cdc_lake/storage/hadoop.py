@@ -14,12 +14,19 @@ from urllib.parse import urlsplit
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from cdc_lake.aws import S3_SCHEMES
+from cdc_lake.aws import S3_SCHEMES, ConditionalPuts
 from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.storage.exhaustion import exhaustion_error
-from cdc_lake.storage.files import NO_ACCESS, Files, draft_of, is_draft, removed_on_failure, write_whole
-from cdc_lake.storage.local import local_names, local_path
-from cdc_lake.storage.s3 import ConditionalPuts
+from cdc_lake.storage.files import (
+    NO_ACCESS,
+    Files,
+    draft_of,
+    is_draft,
+    local_names,
+    local_path,
+    removed_on_failure,
+    write_whole,
+)
 
 _WHOLE_OBJECTS = (*S3_SCHEMES, "gs")
 """Stores in which a file appears complete when it is closed, and in which renaming copies."""

@@ -14,9 +14,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from cdc_lake.columns import DELETE, KEEP, KEY, quoted
-from cdc_lake.config import DeletionVectors
+from cdc_lake.config import DeletionVectors, PartitionField
 from cdc_lake.errors import ExpiredError, TableLockedError
-from cdc_lake.partitioning import PartitionField
 from cdc_lake.spark.expressions import built_once
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables import delta_properties

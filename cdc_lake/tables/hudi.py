@@ -19,8 +19,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from cdc_lake.columns import DELETE, HUDI_PREFIX, KEEP, KEY, quoted
+from cdc_lake.config import PartitionField
 from cdc_lake.errors import ConfigError, TableLockedError, UnsupportedError
-from cdc_lake.partitioning import PartitionField
 from cdc_lake.points import time_text
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import Commit, P, Version, progress_of, read_back

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from cdc_lake.columns import KEY, quoted
+from cdc_lake.config import PartitionField, joint_name
 from cdc_lake.errors import UnsupportedError
-from cdc_lake.partitioning import PartitionField, joint_name
 from cdc_lake.tables.progress import METADATA_KEY
 
 HudiType = Literal["cow", "mor"]

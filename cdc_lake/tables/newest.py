@@ -11,8 +11,7 @@ from fastavro import block_reader
 from pyspark.sql.types import StructType
 
 from cdc_lake.errors import CdcLakeError
-from cdc_lake.storage.files import Files
-from cdc_lake.storage.local import LocalFiles
+from cdc_lake.storage.files import Files, LocalFiles
 from cdc_lake.tables.contract import P
 from cdc_lake.tables.hudi_timeline import WRITTEN, incomplete_files
 from cdc_lake.tables.progress import METADATA_KEY, BronzeProgress, Progress

@@ -10,9 +10,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import quoted
-from cdc_lake.config import StorageConfig
+from cdc_lake.config import PartitionField, StorageConfig, joint_name
 from cdc_lake.errors import ConfigError
-from cdc_lake.partitioning import PartitionField, joint_name
 
 _FORMATS = {"year": "yyyy", "month": "yyyy-MM", "day": "yyyy-MM-dd", "hour": "yyyy-MM-dd-HH"}
 _MOMENTS = frozenset({"date", "timestamp", "timestamp_ntz"})

@@ -24,13 +24,13 @@ ROWS = (
     ("spark", "registries"),
     ("storage", "brokers", "decode"),
     ("config", "fold"),
-    ("aws", "failpoints", "points", "privacy", "partitioning"),
+    ("aws", "failpoints", "points"),
     ("columns", "errors"),
 )
 """From top to bottom. A folder imports from the rows below its own, and not from its own row."""
 DEMO_SERVERS = ("cdc_lake.demo.servers", "cdc_lake.config.StackConfig", "cdc_lake.config.endpoints_file")
 """Names of what starts the servers of the demo, or finds their addresses."""
-WITHOUT_SPARK = ("config", "errors", "fold", "partitioning", "points")
+WITHOUT_SPARK = ("config", "errors", "fold", "points")
 """Rooms that run without PySpark, so that their rules are tested without it."""
 ROW_OF = {room: number for number, row in enumerate(ROWS) for room in row}
 

@@ -10,7 +10,7 @@ from settings_page import examples, page
 
 from cdc_lake.cli.quarantine import app
 from cdc_lake.config import load_config
-from cdc_lake.sinks import dead_letters
+from cdc_lake.sinks.topic import dead_letters
 
 pytestmark = pytest.mark.core
 

@@ -18,7 +18,7 @@ from cdc_lake.operations.rebuild import run_rebuild
 from cdc_lake.operations.status import status
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.silver.run import run_silver
-from cdc_lake.storage.local import LocalFiles
+from cdc_lake.storage.files import LocalFiles
 
 DELTA, HUDI = StorageConfig(), StorageConfig(format="hudi", type="mor")
 

@@ -31,7 +31,7 @@ from cdc_lake.runs.catalog_sync import _latest_value_schema, check_catalog, drop
 from cdc_lake.runs.context import lake_of
 from cdc_lake.spark.java import find_java
 from cdc_lake.spark.session import hadoop
-from cdc_lake.storage.local import LocalFiles
+from cdc_lake.storage.files import LocalFiles
 
 pytestmark = pytest.mark.hudi
 

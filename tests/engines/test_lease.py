@@ -21,13 +21,12 @@ from cdc_lake.gold.run import run_gold
 from cdc_lake.lake.lease import Holder, Lease
 from cdc_lake.operations.maintain import run_maintain
 from cdc_lake.operations.rebuild import run_rebuild
-from cdc_lake.runs.context import Leases, lake_of
+from cdc_lake.runs.context import Leases, Work, lake_of
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
-from cdc_lake.runs.work import Work
 from cdc_lake.silver.run import run_silver
+from cdc_lake.storage.files import LocalFiles
 from cdc_lake.storage.hadoop import Storage
-from cdc_lake.storage.local import LocalFiles
 
 pytestmark = pytest.mark.core
 

@@ -24,8 +24,8 @@ from cdc_lake.runs.report import Report
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.silver.run import run_silver
 from cdc_lake.spark.session import lake_files
+from cdc_lake.storage.files import LocalFiles
 from cdc_lake.storage.hadoop import Storage
-from cdc_lake.storage.local import LocalFiles
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.newest import newest_commit
 from cdc_lake.tables.progress import BronzeProgress, SilverProgress

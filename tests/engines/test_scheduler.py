@@ -15,13 +15,12 @@ from pyspark.sql import SparkSession
 from cdc_lake.config import Config, LakeConfig, RunConfig
 from cdc_lake.errors import DataLossError, InfrastructureError, TableLockedError
 from cdc_lake.runs import scheduler as scheduler_module
-from cdc_lake.runs.context import Leases, OpenRun, Run, lake_of
+from cdc_lake.runs.context import Layer, Leases, NewData, OpenRun, Run, Work, lake_of
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
-from cdc_lake.runs.work import Layer, NewData, Work
 from cdc_lake.spark.session import planned_for
+from cdc_lake.storage.files import LocalFiles
 from cdc_lake.storage.hadoop import Storage
-from cdc_lake.storage.local import LocalFiles
 
 pytestmark = pytest.mark.core
 

@@ -19,7 +19,7 @@ from cdc_lake.operations.story import story
 from cdc_lake.runs.context import Run
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
-from cdc_lake.storage.local import LocalFiles
+from cdc_lake.storage.files import LocalFiles
 
 COLUMNS = {"n": OPTIONAL_INT, "body": OPTIONAL_STRING}
 

@@ -9,8 +9,7 @@ import yaml
 from deployments import TARGETS, TERRAFORM, Stack, stack
 
 from cdc_lake.config import Config
-from cdc_lake.emr import open_target
-from cdc_lake.emr.model import submission
+from cdc_lake.emr.submit import open_target, submission
 
 pytestmark = pytest.mark.core
 

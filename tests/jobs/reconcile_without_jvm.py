@@ -3,7 +3,7 @@
 from pyspark import SparkContext
 
 from cdc_lake.cli.app import main
-from cdc_lake.cli.progress import Display
+from cdc_lake.cli.output import Display
 from cdc_lake.runs.report import Report
 
 

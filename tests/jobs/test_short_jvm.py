@@ -39,9 +39,9 @@ json.dump(
 ARCHIVE = """
 import os
 from pathlib import Path
-from cdc_lake.spark import class_archive
+from cdc_lake.spark import conf
 from cdc_lake.cli.app import execute
-class_archive.spark_home = lambda: Path(os.environ["SPARK_HOME"])
+conf.spark_home = lambda: Path(os.environ["SPARK_HOME"])
 execute("jars", "archive")
 """
 """Like the command, but in another folder than this environment's."""

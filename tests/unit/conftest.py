@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.registry_server import FakeServer, serving
 
-from cdc_lake.registries import lookups
+from cdc_lake.registries import registry
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def server() -> Iterator[FakeServer]:
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make retries after a registry's replication lag immediate."""
-    monkeypatch.setattr(lookups, "_LAG_WAITS_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(registry, "_LAG_WAITS_SECONDS", (0.01, 0.01))
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from cdc_lake.spark import class_archive
 from cdc_lake.spark import conf as conf_module
 from cdc_lake.spark.conf import ARCHIVE_FOLDER, spark_home, write_spark_defaults
 from cdc_lake.spark.jars import Jar
@@ -26,8 +25,7 @@ SHOW = '. "$SPARK_CONF_DIR/spark-env.sh"; printf "%s\\n" "$SPARK_CONF_DIR" "$SPA
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """PySpark's folder after `cdc-lake jars fetch` and `cdc-lake jars archive`."""
     home = tmp_path / "my spark"
-    for module in (class_archive, conf_module):
-        monkeypatch.setattr(module, "spark_home", lambda: home)
+    monkeypatch.setattr(conf_module, "spark_home", lambda: home)
     jars = [Jar(("spark",), "a", "b", version, "jar", "", "") for version in "12"]
     write_spark_defaults(jars, tmp_path, {"spark.ui.enabled": "false"})
     folder = home / ARCHIVE_FOLDER
@@ -35,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "java.jsa").write_text("base")
     (folder / "classes.jsa").write_text("cafe")
     (folder / "spark-defaults.conf").write_text((home / "conf" / "spark-defaults.conf").read_text())
-    (folder / "spark-env.sh").write_text(class_archive._spark_env(folder))
+    (folder / "spark-env.sh").write_text(conf_module._archive_env(folder))
     return home
 
 
@@ -199,7 +197,7 @@ def run_ivy(folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
 
 @pytest.mark.parametrize("stale", ["jar", "java"])
 def test_java_starts_without_a_stale_archive(archived_ivy: Path, stale: str) -> None:
-    use_archive = class_archive._use_archive(archived_ivy)
+    use_archive = conf_module._use_archive(archived_ivy)
     assert run_ivy(archived_ivy, "-Xshare:on", use_archive).returncode == 0
 
     if stale == "jar":
@@ -213,7 +211,7 @@ def test_java_starts_without_a_stale_archive(archived_ivy: Path, stale: str) -> 
         )
 
     assert run_ivy(archived_ivy, "-Xshare:on", use_archive).returncode == 1
-    ended = run_ivy(archived_ivy, *shlex.split(class_archive._options(use_archive)))
+    ended = run_ivy(archived_ivy, *shlex.split(conf_module._java_options(use_archive)))
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith("Apache Ivy")
 
@@ -221,6 +219,6 @@ def test_java_starts_without_a_stale_archive(archived_ivy: Path, stale: str) -> 
 def test_jars_are_on_the_class_path_for_the_archive() -> None:
     settings = "# Written by us.\nspark.jars /jars/a.jar,/jars/b.jar\nspark.ui.enabled false\n"
 
-    assert class_archive._on_class_path(settings) == (
+    assert conf_module._on_class_path(settings) == (
         "# Written by us.\nspark.driver.extraClassPath /jars/a.jar:/jars/b.jar\nspark.ui.enabled false\n"
     )

@@ -20,8 +20,7 @@ from typer.testing import CliRunner, Result
 
 from cdc_lake.cli.app import app
 from cdc_lake.config import load_config
-from cdc_lake.emr import open_target
-from cdc_lake.emr.model import shell_line, submission
+from cdc_lake.emr.submit import open_target, shell_line, submission
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 
 pytestmark = pytest.mark.core

@@ -2,9 +2,8 @@
 
 import pytest
 
-from cdc_lake.config import StorageConfig
+from cdc_lake.config import PartitionField, StorageConfig, joint_name
 from cdc_lake.errors import ConfigError
-from cdc_lake.partitioning import PartitionField, joint_name
 from cdc_lake.tables.partitions import check_partitions
 
 pytestmark = pytest.mark.core

@@ -9,8 +9,7 @@ from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.registries import http_client
 from cdc_lake.registries.apicurio import ApicurioRegistry
 from cdc_lake.registries.http_client import Endpoint
-from cdc_lake.registries.lookups import RetryPolicy
-from cdc_lake.registries.registry import RegisteredSchema
+from cdc_lake.registries.registry import RegisteredSchema, RetryPolicy
 
 pytestmark = pytest.mark.core
 

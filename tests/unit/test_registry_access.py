@@ -11,7 +11,7 @@ from support.registry_server import TOKEN_PATH, Certificates, FakeServer, servin
 from cdc_lake.config import Config, load_config
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 from cdc_lake.lake.schema_files import SchemaFiles
-from cdc_lake.registries import credentials, lookups, open_registry
+from cdc_lake.registries import credentials, open_registry
 from cdc_lake.registries import registry as registry_module
 from cdc_lake.registries.registry import RegisteredSchema, Registry, referenced_texts
 
@@ -474,7 +474,7 @@ def test_slow_drip_response_is_an_infrastructure_error(
     server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     server.drip_seconds = 0.3
-    monkeypatch.setattr(lookups, "_REQUESTS_PER_LOOKUP", 0.05)
+    monkeypatch.setattr(registry_module, "_REQUESTS_PER_LOOKUP", 0.05)
     registry = opened(tmp_path, kind, server.url)
 
     for question in (registry.check, lambda: registry.schema(registry.namespaces[0], "1")):

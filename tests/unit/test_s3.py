@@ -6,9 +6,9 @@ from typing import Any
 import boto3
 import pytest
 
+from cdc_lake.aws import ConditionalPuts
 from cdc_lake.config import LakeConfig, LeaseConfig
 from cdc_lake.errors import InfrastructureError, InstallationError
-from cdc_lake.storage.s3 import ConditionalPuts
 
 pytestmark = pytest.mark.core
 

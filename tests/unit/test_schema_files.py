@@ -8,7 +8,7 @@ from cdc_lake.decode.records import WriterSchema
 from cdc_lake.errors import DamagedFileError
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.registries.registry import RegisteredSchema, is_id
-from cdc_lake.storage.local import LocalFiles
+from cdc_lake.storage.files import LocalFiles
 
 pytestmark = pytest.mark.core
 

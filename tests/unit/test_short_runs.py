@@ -12,12 +12,11 @@ from cdc_lake.cli.run import _pause
 from cdc_lake.config import CHECKOUT, Config, LakeConfig
 from cdc_lake.errors import ConfigError, DriverDiedError
 from cdc_lake.runs import scheduler as turns
-from cdc_lake.runs.context import OpenRun, Run
+from cdc_lake.runs.context import Layer, NewData, OpenRun, Run, Work
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
-from cdc_lake.runs.work import Layer, NewData, Work
 from cdc_lake.spark.java import SHORT_JVM, find_java
-from cdc_lake.storage.local import LocalFiles
+from cdc_lake.storage.files import LocalFiles
 
 pytestmark = pytest.mark.core
 

@@ -1,19 +1,83 @@
-"""`cdc-lake rebuild`: rebuild silver from bronze, after the operator confirmed the differences."""
+"""`cdc-lake seek` and `cdc-lake rebuild`: show what would change, and change it after the operator confirmed it."""
 
+import re
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
-from cdc_lake.cli.confirm import confirmed
-from cdc_lake.cli.flags import A_TABLE, ConfigFile, Json, JsonFile, Parallel, RunOptions, Yes, required
-from cdc_lake.cli.output import Output
-from cdc_lake.cli.progress import Display
+from cdc_lake.cli.flags import A_TABLE, ConfigFile, Json, JsonFile, Parallel, RunOptions, Tables, Yes, required
+from cdc_lake.cli.output import Display, Output, print_rows
 from cdc_lake.cli.run import configure_logging, open_scheduler, parse_offsets, print_problems, print_report, show_report
-from cdc_lake.config import load_config
-from cdc_lake.errors import worst_exit_code
-from cdc_lake.points import Offset, SourceTime
+from cdc_lake.config import StartPosition, load_config
+from cdc_lake.errors import ConfigError, worst_exit_code
+from cdc_lake.points import Offset, SourceTime, milliseconds
 from cdc_lake.runs.report import Report
+
+if TYPE_CHECKING:
+    from cdc_lake.operations.seek import OffsetChange
+
+
+def seek(
+    table: Tables,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="POSITION", help="Read from earliest, latest, a time, or offsets such as 0:1200,1:1180."
+        ),
+    ],
+    yes: Yes = False,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Change the offsets that bronze reads next. Shows the effect, and asks."""
+    position = _position(to)
+    configure_logging()
+    settings = load_config(config)
+    from cdc_lake.operations.seek import offset_changes
+    from cdc_lake.operations.seek import seek as carry_out
+    from cdc_lake.runs.scheduler import TableScheduler
+
+    scheduler = TableScheduler()
+    found = offset_changes(settings, table, position, scheduler.spark(settings, "bronze"))
+    _print_changes(found, Output(stderr=as_json))
+    if not found or not _confirmed("Continue from these offsets?", yes=yes, on_stderr=as_json):
+        return
+    report = carry_out(settings, found, scheduler=scheduler)
+    show_report(report, RunOptions(as_json=as_json))
+    raise typer.Exit(report.exit_code)
+
+
+def _position(text: str) -> StartPosition:
+    match text:
+        case "earliest" | "latest":
+            return text
+        case _ if re.match(r"\d+:\d+(,|$)", text):
+            return parse_offsets(text)
+    milliseconds(text)
+    return datetime.fromisoformat(text)
+
+
+def _print_changes(found: Sequence["OffsetChange"], console: Console) -> None:
+    if not found:
+        console.print("Bronze already continues from these offsets.")
+        return
+    rows = ((one.table, one.partition, one.offset, one.new_offset, _consequence(one)) for one in found)
+    print_rows(console, ("table", ">part.", ">next", ">new next", "consequence"), rows)
+
+
+def _consequence(one: "OffsetChange") -> str:
+    offsets = abs(one.new_offset - one.offset)
+    if one.new_offset > one.offset:
+        return f"{offsets:,} offsets are skipped: bronze does not get their records, and records a gap"
+    return (
+        f"{offsets:,} offsets are read again: {one.landed:,} of their records are in bronze and do not change; "
+        "the others are landed as replayed records, and silver refolds their keys"
+    )
 
 
 def rebuild(
@@ -70,7 +134,7 @@ def rebuild(
     print_report(preview, Output(stderr=as_json))
     print_problems(preview)
     question = f"Replace these {len(shown)} tables?" if len(shown) > 1 else "Replace this table?"
-    if not confirmed(question, yes=yes, on_stderr=as_json):
+    if not _confirmed(question, yes=yes, on_stderr=as_json):
         raise typer.Exit(preview.exit_code)
     report = run(replace(rebuild_options, shown=shown))
     show_report(report, options)
@@ -93,3 +157,25 @@ def _check_combination(
         raise typer.BadParameter("--accept-loss requires --key-from")
     if both_dry_run_and_yes:
         raise typer.BadParameter("pass --dry-run or --yes, not both")
+
+
+def _confirmed(question: str, *, yes: bool, on_stderr: bool) -> bool:
+    """Whether to continue: `--yes` was passed, or the user answered yes.
+
+    Args:
+        question: the prompt; the consequences have been shown.
+        yes: whether `--yes` was passed.
+        on_stderr: prompt on stderr, because stdout is for JSON.
+
+    Raises:
+        ConfigError: there is no terminal to prompt on.
+    """
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            "--yes",
+            "nothing was changed, because there is no terminal to confirm on",
+            "check the output above, then pass `--yes`",
+        )
+    return typer.confirm(question, err=on_stderr)
