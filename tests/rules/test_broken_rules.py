@@ -105,7 +105,7 @@ BROKEN_BY_INDEX: Mapping[str, Broken] = {
         "tombstones-of-two-keys", [("is_live | (not self._rules.hard)", "is_live | True")]
     ),
     "a key change is a delete and an insert": Broken(
-        "T4-key-change", [('        is_odd |= to_numpy(pc.is_valid(self._batch.column("key_change")))\n', "")]
+        "T4-key-change", [('        is_odd |= _to_numpy(pc.is_valid(self._batch.column("key_change")))\n', "")]
     ),
     "silver's memory of a key is passed over": Broken("O8-replay-behind-a-delete", [(" | (self._rank == MEMORY)", "")]),
     "an event below what silver shows counts": Broken(
