@@ -8,7 +8,7 @@ from typing import NamedTuple, get_args
 import pytest
 from conformance.log import Deletes
 
-from cdc_lake.fold import arrow, key_changes, key_run, rules, whole_batch
+from cdc_lake.fold import arrow, key_changes, rules, whole_batch
 from rules import table, test_moves
 from rules.test_arrow import KIT, SEEDS, depends_on_index_arithmetic, depends_on_size, wrong_by_arrow
 from rules.test_histories import wrong_rows
@@ -174,15 +174,15 @@ BROKEN_IN_RUNS: Mapping[str, Broken] = {
         [("kept = [name for name, value in values.items() if value is STORED]", "kept: list[str] = []")],
     ),
 }
-"""In `fold.key_run`, in the code around `step`."""
+"""In `fold.arrow`, in the code around `step`."""
 BROKEN_STREAMS: Mapping[str, Broken] = {
     "a run ends with its batch": Broken(
         depends_on_size,
         [("        is_slow[-1] = True  # it may continue in the next batch\n", ""), ("is_slow[0] = True", "pass")],
     ),
 }
-"""In `fold.arrow`."""
-BROKEN_FOLDS = {whole_batch: BROKEN_BY_INDEX, key_run: BROKEN_IN_RUNS, arrow: BROKEN_STREAMS}
+"""In `fold.arrow`, in the stream of batches."""
+BROKEN_FOLDS = {whole_batch: BROKEN_BY_INDEX, arrow: {**BROKEN_IN_RUNS, **BROKEN_STREAMS}}
 BROKEN_MOVES: Mapping[str, Edits] = {
     "the last lifetime counts": [
         ("key=lambda left: left.kafka_position", "key=lambda left: left.kafka_position, reverse=True")
