@@ -18,7 +18,7 @@ from cdc_lake.silver.table_run import SilverRun
 from cdc_lake.spark.arrow_stage import in_driver
 from cdc_lake.spark.expressions import of_batch
 from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.delta_properties import first_with_statistics
+from cdc_lake.tables.delta_write import first_with_statistics
 from cdc_lake.tables.progress import SilverProgress
 
 
