@@ -11,7 +11,7 @@ from cdc_lake.config import Config, DatabaseConfig
 from cdc_lake.errors import CdcLakeError, SourceDifferenceError, UnknownTableError
 from cdc_lake.lake.lake import SilverTarget, missing_rows
 from cdc_lake.reconcile import postgres, silver
-from cdc_lake.reconcile.columns import Shared, shared_columns
+from cdc_lake.reconcile.canonical import Shared, shared_columns
 from cdc_lake.reconcile.postgres_catalog import QUARANTINED_KEY, SourceTable, read_tables
 from cdc_lake.reconcile.ranges import RangeBuckets, differing_ranges
 from cdc_lake.reconcile.rows import Differences

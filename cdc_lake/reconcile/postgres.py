@@ -12,8 +12,7 @@ from pydantic import SecretStr
 
 from cdc_lake.errors import ConfigError, InfrastructureError, UnsupportedError
 from cdc_lake.privacy import is_loopback
-from cdc_lake.reconcile.canonical import Key, join_in_source
-from cdc_lake.reconcile.columns import Shared, SharedColumn
+from cdc_lake.reconcile.canonical import Key, Shared, SharedColumn, join_in_source
 from cdc_lake.reconcile.ranges import RangeBuckets, Summary
 from cdc_lake.reconcile.rows import TextRow
 

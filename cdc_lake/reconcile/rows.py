@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-from cdc_lake.reconcile.canonical import Key
-from cdc_lake.reconcile.columns import Cell, Shared, SharedColumn
+from cdc_lake.reconcile.canonical import Cell, Key, Shared, SharedColumn
 
 NEVER_THERE: Final = "unchanged values that were not sent and that silver never had (`__unavailable`)"
 

@@ -8,8 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import DELETED, UNAVAILABLE, quoted
-from cdc_lake.reconcile.canonical import Key, join_in_silver
-from cdc_lake.reconcile.columns import Shared, SharedColumn
+from cdc_lake.reconcile.canonical import Key, Shared, SharedColumn, join_in_silver
 from cdc_lake.reconcile.ranges import RangeBuckets, Summary
 from cdc_lake.reconcile.rows import TextRow
 
