@@ -12,9 +12,8 @@ from cdc_lake.errors import CdcLakeError, SourceDifferenceError, UnknownTableErr
 from cdc_lake.lake.lake import SilverTarget, missing_rows
 from cdc_lake.reconcile import postgres, silver
 from cdc_lake.reconcile.canonical import Shared, shared_columns
+from cdc_lake.reconcile.comparison import Differences, RangeBuckets, differing_ranges
 from cdc_lake.reconcile.postgres_catalog import QUARANTINED_KEY, SourceTable, read_tables
-from cdc_lake.reconcile.ranges import RangeBuckets, differing_ranges
-from cdc_lake.reconcile.rows import Differences
 from cdc_lake.runs.context import Run, select_landed
 from cdc_lake.runs.report import DifferentRow, ReconcileResult, Report, TableReport, check_totals
 from cdc_lake.runs.scheduler import TableScheduler

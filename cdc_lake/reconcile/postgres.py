@@ -13,8 +13,7 @@ from pydantic import SecretStr
 from cdc_lake.errors import ConfigError, InfrastructureError, UnsupportedError
 from cdc_lake.privacy import is_loopback
 from cdc_lake.reconcile.canonical import Key, Shared, SharedColumn, join_in_source
-from cdc_lake.reconcile.ranges import RangeBuckets, Summary
-from cdc_lake.reconcile.rows import TextRow
+from cdc_lake.reconcile.comparison import RangeBuckets, Summary, TextRow
 
 _OLDEST = 140_000
 _ROWS_AT_ONCE = 500
@@ -114,7 +113,7 @@ class SourceRows:
         return int(rows)
 
     def split(self, buckets: RangeBuckets, size: int) -> Mapping[int, Sequence[tuple[Key, Summary]]]:
-        """See `ranges.SplitSource`."""
+        """See `comparison.SplitSource`."""
         query = f"""
             SELECT bucket, min(key), count(*), {_SUMS}
             FROM (

@@ -9,8 +9,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.columns import DELETED, UNAVAILABLE, quoted
 from cdc_lake.reconcile.canonical import Key, Shared, SharedColumn, join_in_silver
-from cdc_lake.reconcile.ranges import RangeBuckets, Summary
-from cdc_lake.reconcile.rows import TextRow
+from cdc_lake.reconcile.comparison import RangeBuckets, Summary, TextRow
 
 _ROWS_AT_ONCE = 1_000
 _POSITION = "__source_position"
@@ -40,7 +39,7 @@ class SilverRows:
         self._texts = live.select(one_key.alias("key"), F.col(UNAVAILABLE).alias("unavailable"), *names)
 
     def sum(self, buckets: RangeBuckets) -> Mapping[int, Summary]:
-        """See `ranges.SumSilver`."""
+        """See `comparison.SumSilver`."""
         parts = (F.conv(F.substring("digest", at, 8), 16, 10).cast("bigint") for at in (1, 9, 17, 25))
         found = self._in(self._digests, buckets).groupBy("bucket").agg(F.count("*"), *map(F.sum, parts))
         return {number: Summary(rows, tuple(sums)) for number, rows, *sums in found.collect()}
