@@ -18,8 +18,7 @@ import psycopg
 from cdc_lake.config import CHECKOUT
 from cdc_lake.config.gold_models import read_model
 from cdc_lake.demo import sample
-from cdc_lake.demo.any_changes import AnyChanges
-from cdc_lake.demo.dump import load_dump
+from cdc_lake.demo.dump import AnyChanges, load_dump
 from cdc_lake.errors import ConfigError
 from cdc_lake.reconcile.postgres_catalog import SourceTable, read_tables
 
