@@ -23,7 +23,7 @@ from cdc_lake.errors import InfrastructureError
 from cdc_lake.operations.reconcile import run_reconcile
 from cdc_lake.reconcile import comparison, postgres_catalog
 from cdc_lake.reconcile.comparison import NEVER_THERE
-from cdc_lake.reconcile.postgres import open_snapshot
+from cdc_lake.reconcile.sides import open_snapshot
 from cdc_lake.runs.context import lake_of
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
