@@ -30,7 +30,7 @@ from cdc_lake.decode.envelope import (
 )
 from cdc_lake.decode.key import canonical_key, key_from_row, key_problem
 from cdc_lake.decode.records import DecodedLayout, DecodedLayouts, by_name, with_decoded_keys, with_decoded_values
-from cdc_lake.decode.trees import fields
+from cdc_lake.decode.schemas import fields
 from cdc_lake.decode.types import is_garbled, value_problem
 from cdc_lake.spark.expressions import built_once, of_batch
 from cdc_lake.tables.progress import NO_TIMESTAMP_MS

@@ -7,8 +7,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.decode.envelope import TRUNCATE, Metadata, row_fields, row_or_before
 from cdc_lake.decode.records import DecodedLayout
-from cdc_lake.decode.schemas import SchemaError
-from cdc_lake.decode.trees import Tree
+from cdc_lake.decode.schemas import SchemaError, Tree
 from cdc_lake.decode.types import type_mapping
 from cdc_lake.fold.rules import SHARED
 

@@ -13,8 +13,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.decode import scalars
 from cdc_lake.decode.scalars import NUMBER, decimal_of_text
-from cdc_lake.decode.schemas import SchemaError
-from cdc_lake.decode.trees import MAX_DECIMAL_PRECISION, Tree
+from cdc_lake.decode.schemas import MAX_DECIMAL_PRECISION, SchemaError, Tree
 
 _WHOLE = r"^[-+]?\d+$"
 _SECONDS = r"^-?\d{1,12}(\.\d{1,9})?$"

@@ -20,8 +20,7 @@ from cdc_lake.decode import json as json_format
 from cdc_lake.decode.declared_types import declared_tree, text_tree
 from cdc_lake.decode.envelope import STANDARD_NAMES, MetadataNames, Shape, pruned_schema, shape_of
 from cdc_lake.decode.schema_texts import fingerprint
-from cdc_lake.decode.schemas import SchemaError, parse, read_tree
-from cdc_lake.decode.trees import Tree, field_names, record
+from cdc_lake.decode.schemas import SchemaError, Tree, field_names, parse, read_tree, record
 
 _FORMAT = "cdc_lake.format"
 _OTHER_FORMAT = f'{{"{_FORMAT}":'

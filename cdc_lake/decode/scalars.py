@@ -14,7 +14,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
-from cdc_lake.decode.trees import MAX_DECIMAL_PRECISION
+from cdc_lake.decode.schemas import MAX_DECIMAL_PRECISION
 
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """0001-01-01 and 9999-12-31 in days from 1970: what Spark, Parquet readers and Python hold alike."""

@@ -23,8 +23,16 @@ from cdc_lake.decode.scalars import (
     plain_text,
     text_with_scale,
 )
-from cdc_lake.decode.schemas import SchemaError
-from cdc_lake.decode.trees import MAX_DECIMAL_PRECISION, Tree, connect_name, decimal_size, fields, is_decimal, non_null
+from cdc_lake.decode.schemas import (
+    MAX_DECIMAL_PRECISION,
+    SchemaError,
+    Tree,
+    connect_name,
+    decimal_size,
+    fields,
+    is_decimal,
+    non_null,
+)
 
 OUT_OF_CALENDAR = "infinities and years outside 1 to 9999 become null"
 BEYOND_MICROSECONDS = "digits beyond microseconds are cut off"

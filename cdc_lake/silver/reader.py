@@ -15,7 +15,7 @@ from cdc_lake.decode.framing import header_bytes
 from cdc_lake.decode.key import canonical_text, key_fields, key_tree_from_row
 from cdc_lake.decode.records import WriterSchema
 from cdc_lake.decode.schema_texts import columns_that_lose_nulls
-from cdc_lake.decode.trees import Tree
+from cdc_lake.decode.schemas import Tree
 from cdc_lake.errors import ConfigError
 from cdc_lake.fold.rules import Order
 from cdc_lake.fold.table_events import KafkaPosition, SnapshotMarker, Truncate

@@ -23,8 +23,7 @@ from pyspark.sql.types import StructField, StructType
 from cdc_lake.columns import quoted
 from cdc_lake.decode.framing import FILE_HEADER
 from cdc_lake.decode.records import avro_schema
-from cdc_lake.decode.schemas import SchemaError, parse
-from cdc_lake.decode.trees import fields, is_nullable
+from cdc_lake.decode.schemas import SchemaError, fields, is_nullable, parse
 from cdc_lake.errors import CdcLakeError, ConfigError
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.sources.logs import Span, TopicLog, count_offsets
