@@ -31,13 +31,13 @@ from cdc_lake.decode.envelope import (
     row_problem,
     shape_of,
 )
-from cdc_lake.decode.identity import NO_TIMESTAMP_MS
 from cdc_lake.decode.key import canonical_key, key_from_row, key_problem
 from cdc_lake.decode.records import DecodedLayout, DecodedLayouts, by_name, with_decoded_keys, with_decoded_values
-from cdc_lake.decode.trees import fields
+from cdc_lake.decode.schemas import fields
 from cdc_lake.decode.types import is_garbled, type_mapping, value_problem
 from cdc_lake.fold.rules import SHARED
 from cdc_lake.spark.expressions import built_once, of_batch
+from cdc_lake.tables.progress import NO_TIMESTAMP_MS
 
 _ERROR_TYPE = "struct<stage: string, code: string, message: string>"
 _KEY_RESULT_TYPE = "struct<is_exact: boolean, is_garbled: boolean, problem: string, canonical: string>"

@@ -17,7 +17,7 @@ from cdc_lake.decode.framing import body
 from cdc_lake.decode.json import sent_name
 from cdc_lake.decode.records import WriterSchema
 from cdc_lake.decode.schema_texts import compact
-from cdc_lake.decode.trees import Tree, decimal_size, fields, is_decimal, non_null, type_name
+from cdc_lake.decode.schemas import Tree, decimal_size, fields, is_decimal, non_null, type_name
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.spark.arrow_stage import from_rows
 

@@ -22,8 +22,7 @@ from cdc_lake.decode.column_mapping import ColumnMapping
 from cdc_lake.decode.envelope import row_fields
 from cdc_lake.decode.framing import Side
 from cdc_lake.decode.records import WriterSchema, schema_text
-from cdc_lake.decode.schemas import SchemaError
-from cdc_lake.decode.trees import Tree, fields
+from cdc_lake.decode.schemas import SchemaError, Tree, fields
 
 MAX_FIELDS = 2000
 """Maximum number of different fields that the JSON values without a schema of a batch may have."""

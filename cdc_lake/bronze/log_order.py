@@ -12,10 +12,9 @@ from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
 from cdc_lake.bronze.decide import NO_KEY, PAIR_STAGE, error_of
-from cdc_lake.decode.identity import NO_TIMESTAMP_MS
 from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.sources.logs import Span
-from cdc_lake.tables.progress import BronzeProgress
+from cdc_lake.tables.progress import NO_TIMESTAMP_MS, BronzeProgress
 
 _NEAR_BATCHES = 16
 """A partition's last record is searched in this many batches first, then in 16 times as many, and so on."""

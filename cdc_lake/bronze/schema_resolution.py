@@ -18,12 +18,11 @@ from cdc_lake.decode import json as json_format
 from cdc_lake.decode.column_mapping import ColumnMapping
 from cdc_lake.decode.envelope import is_of_signal_table, shape_of
 from cdc_lake.decode.framing import COMMON, DECLARED, GLUE_ZLIB, JSON, NUMBERED, Side
-from cdc_lake.decode.identity import Identity, identity
 from cdc_lake.decode.key import key_fields, key_tree_from_row
 from cdc_lake.decode.types import stored_types
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.spark.expressions import built_once
-from cdc_lake.tables.progress import BronzeProgress
+from cdc_lake.tables.progress import BronzeProgress, Identity, identity
 
 SIDES: tuple[Side, ...] = ("key", "value")
 

@@ -17,14 +17,13 @@ from pyspark.sql import functions as F
 from cdc_lake.bronze.log_order import records_there
 from cdc_lake.bronze.offsets import continue_from, describe_loss
 from cdc_lake.config import TableConfig
-from cdc_lake.decode.identity import identity
 from cdc_lake.errors import DataLossError, NoProgressError
 from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.runs.context import OpenRun
 from cdc_lake.runs.report import TableReport
 from cdc_lake.sources.logs import Span, TopicLog, TopicSource, has_no_room_for_a_timestamp, offsets_of
-from cdc_lake.tables.progress import BronzeProgress
+from cdc_lake.tables.progress import BronzeProgress, identity
 
 _NEAR_OFFSETS = 100_000
 """The last common record is searched in this many offsets first, then in 16 times as many."""

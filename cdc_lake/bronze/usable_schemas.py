@@ -12,8 +12,7 @@ from cdc_lake.decode.column_mapping import ColumnMapping
 from cdc_lake.decode.envelope import row_fields
 from cdc_lake.decode.key import key_fields, key_tree_from_row
 from cdc_lake.decode.records import WriterSchema, layout, spark_refusal
-from cdc_lake.decode.schemas import SchemaError
-from cdc_lake.decode.trees import Tree
+from cdc_lake.decode.schemas import SchemaError, Tree
 from cdc_lake.decode.types import type_mapping
 
 _MAX_REASON = 500

@@ -118,7 +118,7 @@ def drop(
     """Drop quarantined records. Bronze keeps the records and their bytes."""
 
     def work(settings: Config, scheduler: "TableScheduler") -> Sequence[Report]:
-        from cdc_lake.operations.drop import drop_quarantined
+        from cdc_lake.operations.replay import drop_quarantined
 
         return [drop_quarantined(settings, table, because, selection=selection, scheduler=scheduler)]
 

@@ -11,7 +11,7 @@ from cdc_lake.config import Config, load_config
 from cdc_lake.errors import ConfigError, DamagedFileError, UnknownTableError
 
 if TYPE_CHECKING:
-    from cdc_lake.gold.topic_schemas import SubjectSchema
+    from cdc_lake.gold.topics import SubjectSchema
     from cdc_lake.registries.subjects import Level, Subjects, SubjectVersion
 
 app = typer.Typer(help="Compare, register and restore schemas.", no_args_is_help=True, rich_markup_mode=None)
@@ -138,7 +138,7 @@ def _subjects(settings: Config) -> "Subjects":
 
 
 def _subject_schemas(settings: Config, patterns: list[str] | None) -> "list[SubjectSchema]":
-    from cdc_lake.gold.topic_schemas import subject_schemas  # imported here: it imports pyspark
+    from cdc_lake.gold.topics import subject_schemas  # imported here: it imports pyspark
 
     return subject_schemas(settings, patterns or ["*"])
 

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
 from cdc_lake.decode.schema_texts import compact
-from cdc_lake.decode.trees import MAX_DECIMAL_PRECISION, Tree, decimal_size, fixed, is_decimal, record
+from cdc_lake.decode.schemas import MAX_DECIMAL_PRECISION, Tree, decimal_size, fixed, is_decimal, record
 
 _SENTINEL = hashlib.sha256(b"cdc_lake: the end of a record").digest()[:16]
 

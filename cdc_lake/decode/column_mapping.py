@@ -5,8 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from cdc_lake.columns import DELETE, HUDI_PREFIX, KEEP, KEY, SILVER_META, name_problem
-from cdc_lake.decode.schemas import SchemaError
-from cdc_lake.decode.trees import Tree, field_names
+from cdc_lake.decode.schemas import SchemaError, Tree, field_names
 from cdc_lake.errors import ConfigError
 
 RENAME_OR_EXCLUDE = "rename it with `schema.rename`, or exclude it with `schema.exclude`"

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from cdc_lake.decode import times
-from cdc_lake.decode.schemas import SchemaError
-from cdc_lake.decode.trees import MAX_DECIMAL_PRECISION, Tree
-from cdc_lake.decode.unscaled import NUMBER, decimal_of_text
+from cdc_lake.decode import scalars
+from cdc_lake.decode.scalars import NUMBER, decimal_of_text
+from cdc_lake.decode.schemas import MAX_DECIMAL_PRECISION, SchemaError, Tree
 
 _WHOLE = r"^[-+]?\d+$"
 _SECONDS = r"^-?\d{1,12}(\.\d{1,9})?$"
@@ -105,7 +104,7 @@ def why_not(name: str, text: Column, path: str) -> Column:
 
 def has_digits_beyond_micros(name: str, text: Column) -> Column:
     """Whether the text of a timestamp has digits that no timestamp can store."""
-    return text.rlike(r"[1-9]\d{0,2}$") if name == "timestamp_ns" else times.has_nanos_in_text(text)
+    return text.rlike(r"[1-9]\d{0,2}$") if name == "timestamp_ns" else scalars.has_nanos_in_text(text)
 
 
 def _type_name(kind: str) -> str:
@@ -157,7 +156,7 @@ def _boolean(text: Column) -> Column:
 
 def _seconds(text: Column) -> Column:
     micros = F.floor(text.cast("decimal(21,9)") * 1_000_000).cast("bigint")
-    return times.timestamp(F.when(text.rlike(_SECONDS), micros))
+    return scalars.timestamp(F.when(text.rlike(_SECONDS), micros))
 
 
 _CONVERSIONS: Mapping[str, Callable[[Column], Column]] = {
@@ -166,15 +165,15 @@ _CONVERSIONS: Mapping[str, Callable[[Column], Column]] = {
     **{kind: _whole(kind) for kind in ("tinyint", "smallint", "int", "bigint")},
     **{kind: _floating(kind) for kind in ("float", "double")},
     "binary": lambda text: text.cast("binary"),
-    "date": times.date_of_text,
-    "timestamp": times.timestamp_of_text,
+    "date": scalars.date_of_text,
+    "timestamp": scalars.timestamp_of_text,
 }
 _UNITS: Mapping[str, Callable[[Column], Column]] = {
-    "date_days": lambda text: times.date(_whole("bigint")(text)),
+    "date_days": lambda text: scalars.date(_whole("bigint")(text)),
     "timestamp_s": _seconds,
-    "timestamp_ms": lambda text: times.timestamp_of_millis(_whole("bigint")(text)),
-    "timestamp_us": lambda text: times.timestamp(_whole("bigint")(text)),
-    "timestamp_ns": lambda text: times.timestamp_of_nanos(_whole("bigint")(text)),
+    "timestamp_ms": lambda text: scalars.timestamp_of_millis(_whole("bigint")(text)),
+    "timestamp_us": lambda text: scalars.timestamp(_whole("bigint")(text)),
+    "timestamp_ns": lambda text: scalars.timestamp_of_nanos(_whole("bigint")(text)),
 }
 """Numbers of units since 1970-01-01T00:00:00Z."""
 _UNITS_FOR = {

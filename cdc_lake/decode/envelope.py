@@ -14,8 +14,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from cdc_lake.decode.positions import POSITION_FIELDS, domain_of, position_of
-from cdc_lake.decode.schemas import SchemaError
-from cdc_lake.decode.trees import Tree, duplicate_names, fields, non_null, record
+from cdc_lake.decode.schemas import SchemaError, Tree, duplicate_names, fields, non_null, record
 from cdc_lake.fold.table_events import SNAPSHOT_ENDS, SNAPSHOT_STARTS
 
 Shape = Literal["envelope", "flat", "control"]

@@ -21,9 +21,8 @@ from cdc_lake.columns import quoted
 from cdc_lake.decode.declared_types import declared_tree, text_tree
 from cdc_lake.decode.framing import Side
 from cdc_lake.decode.positions import POSITION_FIELDS
-from cdc_lake.decode.schemas import MAX_TYPES, SchemaError
-from cdc_lake.decode.trees import Tree, children, duplicate_names, non_null, record
-from cdc_lake.decode.unscaled import NUMBER
+from cdc_lake.decode.scalars import NUMBER
+from cdc_lake.decode.schemas import MAX_TYPES, SchemaError, Tree, children, duplicate_names, non_null, record
 
 CONNECT_REFERENCE, PLAIN_REFERENCE = REFERENCES = "connect", "json"
 KEY, FLAT, ENVELOPE, DOCUMENT = "key", "flat", "envelope", "document"

@@ -11,8 +11,16 @@ from pyspark.sql import functions as F
 
 from cdc_lake.decode.envelope import row_fields, row_or_before, shape_of
 from cdc_lake.decode.records import DecodedLayout
-from cdc_lake.decode.schemas import SchemaError
-from cdc_lake.decode.trees import MAX_DECIMAL_PRECISION, Tree, connect_name, fields, is_decimal, non_null, record
+from cdc_lake.decode.schemas import (
+    MAX_DECIMAL_PRECISION,
+    SchemaError,
+    Tree,
+    connect_name,
+    fields,
+    is_decimal,
+    non_null,
+    record,
+)
 from cdc_lake.decode.types import VARIABLE_SCALE, type_mapping, value_problem
 
 BARE_KEY = "key"

@@ -13,19 +13,26 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from cdc_lake.columns import quoted
 from cdc_lake.config import TableConfig
 from cdc_lake.decode import avro
 from cdc_lake.decode import json as json_format
-from cdc_lake.decode import text as text_format
+from cdc_lake.decode.declared_types import declared_tree, text_tree
 from cdc_lake.decode.envelope import STANDARD_NAMES, MetadataNames, Shape, pruned_schema, shape_of
 from cdc_lake.decode.schema_texts import fingerprint
-from cdc_lake.decode.schemas import SchemaError, parse, read_tree
-from cdc_lake.decode.trees import Tree
+from cdc_lake.decode.schemas import SchemaError, Tree, field_names, parse, read_tree, record
 
 _FORMAT = "cdc_lake.format"
 _OTHER_FORMAT = f'{{"{_FORMAT}":'
 """The beginning of the text of a schema that is not Avro."""
 _WHICH_TYPE = "struct<number: int, schema: string>"
+_CORRUPT = "__corrupt"
+_OPTIONS_OF_TEXT = {
+    "csv": {"lineSep": "\x1d"},
+    # One value is a line whose separator, quote and end do not occur in texts.
+    "string": {"sep": "\x1e", "quote": "\x1f", "escape": "\x1f", "lineSep": "\x1d"},
+}
+"""Spark's options to read a line of CSV, or a single value, as text."""
 
 
 @dataclass(frozen=True)
@@ -111,13 +118,25 @@ def _refused(fields: Mapping[str, Any]) -> Tree:
     raise SchemaError(fields["why"])
 
 
+def _text_tree(columns: Mapping[str, str]) -> Tree:
+    """The tree of a line of CSV or a single value, from its declared columns, name to type.
+
+    Raises:
+        SchemaError: a column has an unknown or a nested type.
+    """
+    found = {name: declared_tree(kind, text_tree) for name, kind in columns.items()}
+    if nested := next((name for name, one in found.items() if one["type"] != "text"), None):
+        raise SchemaError(f"`value.columns` declares a nested type for `{nested}`, which a text cannot have")
+    return record("text.Value", found)
+
+
 _TREES: Mapping[str, Callable[[Mapping[str, Any]], Tree]] = {
     "connect": lambda fields: json_format.connect_tree(json.loads(fields["schema"])),
     "kconnect": lambda fields: json_format.connect_tree(json.loads(fields["schema"])),
     "json-schema": lambda fields: json_format.json_schema_tree(json.loads(fields["schema"])),
     "json": lambda fields: json_format.plain_tree(fields["shape"], fields["names"], fields["columns"]),
-    "csv": lambda fields: text_format.tree(fields["columns"]),
-    "string": lambda fields: text_format.tree(fields["columns"]),
+    "csv": lambda fields: _text_tree(fields["columns"]),
+    "string": lambda fields: _text_tree(fields["columns"]),
     "protobuf": _protobuf,
     "refused": _refused,
 }
@@ -330,11 +349,15 @@ def _decoded(kind: str, body: Column, whole: Tree, tree: Tree) -> Column:
     # Spark's readers of texts replace bytes that are not UTF-8.
     text = F.when(F.encode(body.cast("string"), "UTF-8") == body, body.cast("string"))
     if kind in ("csv", "string"):
-        return text_format.decoded(text, tree, kind)
+        inner = ", ".join(f"{quoted(name)} string" for name in (*field_names(tree), _CORRUPT))
+        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, **_OPTIONS_OF_TEXT[kind]}
+        return F.from_csv(text, inner, options)
     return json_format.decoded(text, tree, kind)
 
 
 def _read_text(kind: str, tree: Tree, found: Column) -> tuple[Column, Column]:
     if kind in ("csv", "string"):
-        return text_format.value(found, tree), text_format.is_exact(found)
+        # It is exact if the text has as many values as there are columns.
+        value = F.struct(*(found[name].alias(name) for name in field_names(tree)))
+        return value, found.isNotNull() & found[_CORRUPT].isNull()
     return json_format.value(found, tree, kind), json_format.is_exact(found, tree, kind)

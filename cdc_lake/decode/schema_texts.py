@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from cdc_lake.decode.schemas import full_name, resolved_name
-from cdc_lake.decode.trees import NAMED, PRIMITIVES, Tree, decimal_size, is_decimal
+from cdc_lake.decode.schemas import NAMED, PRIMITIVES, Tree, decimal_size, full_name, is_decimal, resolved_name
 
 _ROW_FIELDS = ("before", "after")
 _COMMENT = "__debezium.source.column.comment"

@@ -14,16 +14,24 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import quoted
-from cdc_lake.decode import declared_types, times
-from cdc_lake.decode.schemas import SchemaError
-from cdc_lake.decode.trees import MAX_DECIMAL_PRECISION, Tree, connect_name, decimal_size, fields, is_decimal, non_null
-from cdc_lake.decode.unscaled import (
+from cdc_lake.decode import declared_types, scalars
+from cdc_lake.decode.scalars import (
     MAX_DIGITS,
     decimal_of_bytes,
     decimal_of_text,
     is_too_long,
     plain_text,
     text_with_scale,
+)
+from cdc_lake.decode.schemas import (
+    MAX_DECIMAL_PRECISION,
+    SchemaError,
+    Tree,
+    connect_name,
+    decimal_size,
+    fields,
+    is_decimal,
+    non_null,
 )
 
 OUT_OF_CALENDAR = "infinities and years outside 1 to 9999 become null"
@@ -317,10 +325,11 @@ _CONNECT = "org.apache.kafka.connect.data"
 _SMALL = TypeMapping("smallint", _small, problem=_misfit("smallint", _small))
 _TEXT = TypeMapping("string")
 _BINARY = TypeMapping("binary")
-_DATE = _in_calendar("date", times.date)
-_MILLIS = _in_calendar("timestamp", times.timestamp_of_millis)
-_TIME_OF_MILLIS = TypeMapping("bigint", times.micros_of_millis)
-_NANOS = TypeMapping("bigint", times.micros_of_nanos, (BEYOND_MICROSECONDS,), times.has_nanos)
+_DATE = _in_calendar("date", scalars.date)
+_MILLIS = _in_calendar("timestamp", scalars.timestamp_of_millis)
+_ISO_TIMESTAMP = _in_calendar("timestamp", scalars.timestamp_of_text, scalars.has_nanos_in_text)
+_TIME_OF_MILLIS = TypeMapping("bigint", scalars.micros_of_millis)
+_NANOS = TypeMapping("bigint", scalars.micros_of_nanos, (BEYOND_MICROSECONDS,), scalars.has_nanos)
 
 RULES: dict[tuple[str, str | None], TypeMapping] = {
     # Numbers, texts and bytes without a name.
@@ -336,13 +345,13 @@ RULES: dict[tuple[str, str | None], TypeMapping] = {
     # Dates, and timestamps in UTC; those without a zone as wall-clock time.
     ("int", f"{_TIME}.Date"): _DATE,
     ("int", f"{_CONNECT}.Date"): _DATE,
-    ("string", f"{_TIME}.IsoDate"): _in_calendar("date", times.date_of_text),
+    ("string", f"{_TIME}.IsoDate"): _in_calendar("date", scalars.date_of_text),
     ("long", f"{_TIME}.Timestamp"): _MILLIS,
     ("long", f"{_CONNECT}.Timestamp"): _MILLIS,
-    ("long", f"{_TIME}.MicroTimestamp"): _in_calendar("timestamp", times.timestamp),
-    ("long", f"{_TIME}.NanoTimestamp"): _in_calendar("timestamp", times.timestamp_of_nanos, times.has_nanos),
-    ("string", f"{_TIME}.IsoTimestamp"): _in_calendar("timestamp", times.timestamp_of_text, times.has_nanos_in_text),
-    ("string", f"{_TIME}.ZonedTimestamp"): _in_calendar("timestamp", times.timestamp_of_text, times.has_nanos_in_text),
+    ("long", f"{_TIME}.MicroTimestamp"): _in_calendar("timestamp", scalars.timestamp),
+    ("long", f"{_TIME}.NanoTimestamp"): _in_calendar("timestamp", scalars.timestamp_of_nanos, scalars.has_nanos),
+    ("string", f"{_TIME}.IsoTimestamp"): _ISO_TIMESTAMP,
+    ("string", f"{_TIME}.ZonedTimestamp"): _ISO_TIMESTAMP,
     # Times of day, in microseconds since midnight for any unit: 24:00:00 is 86400000000.
     ("int", f"{_TIME}.Time"): _TIME_OF_MILLIS,
     ("int", f"{_CONNECT}.Time"): _TIME_OF_MILLIS,
@@ -350,9 +359,9 @@ RULES: dict[tuple[str, str | None], TypeMapping] = {
     ("long", f"{_TIME}.NanoTime"): _NANOS,
     ("string", f"{_TIME}.IsoTime"): TypeMapping(
         "bigint",
-        times.micros_of_text,
+        scalars.micros_of_text,
         (BEYOND_MICROSECONDS,),
-        lambda c: times.micros_of_text(c).isNull() | times.has_nanos_in_text(c),
+        lambda c: scalars.micros_of_text(c).isNull() | scalars.has_nanos_in_text(c),
     ),
     ("string", f"{_TIME}.ZonedTime"): _TEXT,
     # Durations, in microseconds, and years.

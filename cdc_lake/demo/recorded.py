@@ -23,7 +23,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, GoldConfig, LakeConfig
-from cdc_lake.decode.identity import Identity
 from cdc_lake.demo.comparer import ComparedColumn, Row, columns_of, compare_rows, count_differences, frozen
 from cdc_lake.demo.result import Show, run_step
 from cdc_lake.errors import CdcLakeError, ConfigError
@@ -35,6 +34,7 @@ from cdc_lake.silver.run import run_silver
 from cdc_lake.sources.logs import RECORD_COLUMNS, Span, TopicLog
 from cdc_lake.spark.arrow_stage import from_rows
 from cdc_lake.spark.session import build_session
+from cdc_lake.tables.progress import Identity
 
 MODELS: Final = Path(__file__).with_name("recording")
 RECORDING: Final = MODELS / "film.json.gz"

@@ -18,9 +18,7 @@ import psycopg
 from cdc_lake.config import CHECKOUT
 from cdc_lake.config.gold_models import read_model
 from cdc_lake.demo import sample
-from cdc_lake.demo.any_changes import AnyChanges
-from cdc_lake.demo.dump import load_dump
-from cdc_lake.demo.shop import ENOUGH, Shop
+from cdc_lake.demo.dump import AnyChanges, load_dump
 from cdc_lake.errors import ConfigError
 from cdc_lake.reconcile.postgres_catalog import SourceTable, read_tables
 
@@ -117,8 +115,8 @@ def sample_source(dsn_admin: str, *, one_in: int = 1) -> SourceDatabase:
         skipped={},
         envelope_tables=[tables[name].place for name in sample.ENVELOPE_TABLES],
         signal_table=tables[sample.SIGNAL_TABLE].place,
-        changes_to=Shop,
-        transactions=ENOUGH,
+        changes_to=sample.Shop,
+        transactions=sample.ENOUGH,
         floor=FLOOR,
         gold=sample.GOLD,
     )

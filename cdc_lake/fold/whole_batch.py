@@ -1,13 +1,13 @@
 """Fold whole batches by index arithmetic, for the runs in which all events are applied."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc_lake.fold.arrays import Bools, Ints, filled, is_in, last_of_lists, lexicographic, named, padded, to_numpy
 from cdc_lake.fold.rules import DELETES, SHARED, TOMBSTONE, UPSERTS
 from cdc_lake.fold.stream import (
     EVENT,
@@ -22,6 +22,9 @@ from cdc_lake.fold.stream import (
     batch_of_pieces,
     order_dict,
 )
+
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
 
 _NARROW = (
     "key",
@@ -63,17 +66,17 @@ class WholeBatch:
         #   _first and _last, by run: 0 3 5 and 2 4 5
         self._keys = batch.column("key")
         is_first = np.ones(n, bool)
-        is_first[1:] = to_numpy(pc.not_equal(self._keys.slice(1), self._keys.slice(0, n - 1)))
+        is_first[1:] = _to_numpy(pc.not_equal(self._keys.slice(1), self._keys.slice(0, n - 1)))
         self._first: Ints = np.flatnonzero(is_first)
         self._last: Ints = np.append(self._first[1:], n) - 1
         self._run: Ints = np.cumsum(is_first) - 1
-        self._rank = to_numpy(batch.column("rank"))
+        self._rank = _to_numpy(batch.column("rank"))
         self._is_event = self._rank == EVENT
         op = batch.column("op")
-        self._is_upsert = is_in(op, UPSERTS)
-        self._is_delete = is_in(op, DELETES)
-        self._is_tombstone = self._is_event & is_in(op, (TOMBSTONE,))
-        self._is_streaming = self._is_event & to_numpy(batch.column("is_streaming"))
+        self._is_upsert = _is_in(op, UPSERTS)
+        self._is_delete = _is_in(op, DELETES)
+        self._is_tombstone = self._is_event & _is_in(op, (TOMBSTONE,))
+        self._is_streaming = self._is_event & _to_numpy(batch.column("is_streaming"))
         self._mark = self._last_of((self._rank == ROW) | self._is_streaming | self._is_tombstone)
         self._compare()
         self.is_slow = self._find_slow()
@@ -103,9 +106,9 @@ class WholeBatch:
         order, start = self._batch.column("order"), self._rules.start.order
         # Entry n is the order of a key without stored state: null, or that of the last truncate.
         orders = pa.concat_arrays([order, pa.array([order_dict(start)], order.type)])
-        position, has_position = padded(orders.field("position"))
-        ts_ms, has_ts = filled(orders.field("ts_ms"))
-        domain = to_numpy(pc.fill_null(orders.field("domain").dictionary_encode().indices, -1))
+        position, has_position = _padded(orders.field("position"))
+        ts_ms, has_ts = _filled(orders.field("ts_ms"))
+        domain = _to_numpy(pc.fill_null(orders.field("domain").dictionary_encode().indices, -1))
         nothing = np.append(self._is_tombstone, start is None)
         has_position, has_ts = has_position & ~nothing, has_ts & ~nothing
         # The row to compare each row with. In the example of `__init__`: 6 0 1 6 3 6. Row 3 is B's first, so the mark
@@ -115,18 +118,18 @@ class WholeBatch:
         now = np.arange(self._n)  # the rows; entry n is only for `before`
         is_comparable = has_position[now] & has_position[before] & (domain[now] == domain[before])
         pairs = zip(position[now].T, position[before].T, strict=True)
-        is_less, is_equal = lexicographic(((one < other, one == other) for one, other in pairs), self._n)
+        is_less, is_equal = _lexicographic(((one < other, one == other) for one, other in pairs), self._n)
         # Unknown times are neither older nor newer.
         both_timed = has_ts[now] & has_ts[before]
         is_older = both_timed & (ts_ms[now] < ts_ms[before])
         is_newer = both_timed & (ts_ms[now] > ts_ms[before])
         # [40] after [40] is the same event, sent again. [999, 154, SHARED] twice are two events of a transaction.
-        is_same_event = is_equal & (last_of_lists(orders.field("position"))[now] != SHARED)
+        is_same_event = is_equal & (_last_of_lists(orders.field("position"))[now] != SHARED)
         is_stale = np.where(is_comparable, (is_less | is_same_event) & ~is_newer, is_older)
         is_read = self._is_event & self._is_upsert & ~self._is_streaming
         is_outdated = is_comparable & is_less & ~(is_newer & self._rules.log_may_reset)
         self._is_stale = np.where(is_read, is_outdated, self._is_streaming & is_stale)
-        has_order = to_numpy(pc.is_valid(orders)) & ~nothing
+        has_order = _to_numpy(pc.is_valid(orders)) & ~nothing
         # Whether the row directly before leaves the key live, so that a snapshot row replaces values.
         is_live = np.append(False, self._is_upsert[:-1] & (self._run[1:] == self._run[:-1]))
         self._is_unplaced = is_read & is_live & has_order[before] & ~has_position[now] & ~has_position[before]
@@ -139,8 +142,8 @@ class WholeBatch:
         # Whole-table events have no rows here, but belong between the rows of every run.
         if rules.table_events or rules.all_table_events:
             return np.ones(len(first), bool)
-        is_odd = self._is_stale | (self._rank == MEMORY) | to_numpy(self._batch.column("refold"))
-        is_odd |= to_numpy(pc.is_valid(self._batch.column("key_change")))
+        is_odd = self._is_stale | (self._rank == MEMORY) | _to_numpy(self._batch.column("refold"))
+        is_odd |= _to_numpy(pc.is_valid(self._batch.column("key_change")))
         is_second = np.zeros(self._n, bool)
         is_second[1:] = self._run[1:] == self._run[:-1]
         is_row = self._rank == ROW
@@ -153,7 +156,7 @@ class WholeBatch:
             is_odd |= is_row
         if rules.start.seen_at is not None:
             # The last whole-table event may be newer. `step` decides between events of the same millisecond.
-            log_ts = to_numpy(self._batch.column("kafka_position").field("log_ts"))
+            log_ts = _to_numpy(self._batch.column("kafka_position").field("log_ts"))
             is_odd |= (log_ts <= rules.start.seen_at[0]) & self._is_event
         return np.logical_or.reduceat(is_odd, first)
 
@@ -163,9 +166,9 @@ class WholeBatch:
         pairs = ((values.slice(0, self._n - 1), values.slice(1)) for values in fields)
         # A null is neither less nor equal: if no field before it decides, the row is not above, and its run is slow.
         compared = (
-            [to_numpy(pc.fill_null(comparison(*pair), False)) for comparison in (pc.less, pc.equal)] for pair in pairs
+            [_to_numpy(pc.fill_null(comparison(*pair), False)) for comparison in (pc.less, pc.equal)] for pair in pairs
         )
-        return lexicographic(compared, self._n - 1)[0]
+        return _lexicographic(compared, self._n - 1)[0]
 
     def fast_pieces(self, is_wanted: Bools) -> pa.RecordBatch | None:
         """The pieces of runs in which all events are applied; none if there are no such runs."""
@@ -188,7 +191,7 @@ class WholeBatch:
         goes_on = has_stored & ~(has_upsert & (ended >= first)) & has_row
         begins = np.where(ended >= first, ended + 1, first)
         kept, missing, given = self._large_values(runs, upsert, begins, goes_on)
-        counting = np.add.reduceat(to_numpy(batch.column("is_new")) & self._is_event, self._first, dtype=np.int32)
+        counting = np.add.reduceat(_to_numpy(batch.column("is_new")) & self._is_event, self._first, dtype=np.int32)
         record = pa.array(upsert, mask=~has_upsert)
         at_last = pa.array(last)
         rows = {
@@ -200,7 +203,7 @@ class WholeBatch:
             "kafka_position": batch.column("kafka_position").take(at_last),
             "source": batch.column("order").take(at_last),
             "order": self._orders(last),
-            "kept": named(kept, large),
+            "kept": _named(kept, large),
             "missing": self._missing(missing, goes_on & ~has_upsert, first, large),
             **{name: batch.column(name).take(record) for name in ("raw_value", "value_schema", "framing")},
             "has_row": pa.array(has_row),
@@ -274,7 +277,7 @@ class WholeBatch:
 
         Silver's row may list columns that are not among `large`, which cover only what this batch's events may omit.
         """
-        found = named(missing, large)
+        found = _named(missing, large)
         fields = self._batch.column("unsent").take(pa.array(first)).cast(STRINGS)
         return pc.if_else(pa.array(is_stored), fields, found)
 
@@ -290,3 +293,64 @@ class WholeBatch:
             **{name: self._batch.column(name).take(record) for name in ("raw_value", "value_schema", "framing")},
         }
         return batch_of_pieces(rows)
+
+
+def _to_numpy(array: pa.Array) -> npt.NDArray[Any]:
+    """An array's values; it must have no nulls, unless they are strings."""
+    found: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _filled(array: pa.Array) -> tuple[npt.NDArray[Any], Bools]:
+    """Numbers, with 0 for null, and which are not null."""
+    return _to_numpy(pc.fill_null(array, 0)), _to_numpy(pc.is_valid(array))
+
+
+def _is_in(array: pa.Array, values: Sequence[str]) -> Bools:
+    """Which texts are among these values."""
+    return _to_numpy(pc.is_in(array, pa.array(values)))
+
+
+def _padded(lists: pa.Array) -> tuple[Ints, Bools]:
+    """Lists of numbers as rows of a matrix, padded with the smallest number; and which are not null.
+
+    The padding makes [1] less than [1, 0], as in Python.
+    """
+    lengths = _to_numpy(pc.fill_null(pc.list_value_length(lists), 0)).astype(np.int64)
+    found = np.full((len(lists), int(lengths.max(initial=0))), np.iinfo(np.int64).min)
+    # The index of each number in its list. Lengths 2 0 1: 0 1 2 minus the starts 0 0 2 is 0 1 0.
+    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    found[np.repeat(np.arange(len(lists)), lengths), within] = _to_numpy(lists.flatten())
+    return found, _to_numpy(pc.is_valid(lists))
+
+
+def _last_of_lists(lists: pa.Array) -> Ints:
+    """The last number of each list; 0 for null and empty lists."""
+    lengths = _to_numpy(pc.fill_null(pc.list_value_length(lists), 0)).astype(np.int64)
+    # The 0 keeps the index valid if no list has a number.
+    values = np.append(_to_numpy(lists.flatten()), 0)
+    return np.where(lengths > 0, values[np.cumsum(lengths) - 1], 0).astype(np.int64)
+
+
+def _lexicographic(columns: Iterable[Sequence[Bools]], rows: int) -> tuple[Bools, Bools]:
+    """Row by row, whether one is less than another, and whether they are equal.
+
+    Example: (1, 5) and (2, 3) are decided by the first column, (1, 3) and (1, 5) by the second.
+
+    Args:
+        columns: (less, equal) of each column, most significant first.
+        rows: number of rows.
+    """
+    is_less, is_equal = np.zeros(rows, bool), np.ones(rows, bool)
+    for is_less_here, is_equal_here in columns:
+        is_less |= is_equal & is_less_here
+        is_equal &= is_equal_here
+    return is_less, is_equal
+
+
+def _named(markers: Bools, names: Sequence[str]) -> pa.Array:
+    """For each row, the marked names: [[True, False, True], [False, False, False]] and a, b, c is [[a, c], []]."""
+    offsets = np.append(0, np.cumsum(markers.sum(axis=1)))
+    chosen = np.nonzero(markers)[1]
+    values = pa.array(list(names), pa.string()).take(pa.array(chosen))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)

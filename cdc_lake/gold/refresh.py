@@ -15,8 +15,7 @@ from cdc_lake.brokers import broker_login
 from cdc_lake.columns import DELETE, KEEP, KEY, name_problem, quoted
 from cdc_lake.config.gold_models import EVERYTHING, WATERMARK, GoldModel
 from cdc_lake.errors import ExpiredError, KeyConstraintError, ModelError, NoProgressError
-from cdc_lake.gold.groups import Groups, touched_groups, watermark
-from cdc_lake.gold.query import Query, Source, translated_errors
+from cdc_lake.gold.query import Groups, Query, Source, touched_groups, translated_errors, watermark
 from cdc_lake.registries import open_subjects
 from cdc_lake.runs.context import OpenRun
 from cdc_lake.runs.report import TableReport

@@ -14,9 +14,9 @@ from cdc_lake.config import Config
 from cdc_lake.config.gold_models import GoldModel, model_names, read_model
 from cdc_lake.errors import NoProgressError
 from cdc_lake.failpoints import reach
-from cdc_lake.gold.outbox import is_due, send_due
 from cdc_lake.gold.query import Source
 from cdc_lake.gold.refresh import ModelRun, RefreshInputs, refresh
+from cdc_lake.gold.topics import is_due, send_due
 from cdc_lake.runs.context import Layer, NewData, OpenRun, Run, Work, check_has_lease, select
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler

@@ -19,7 +19,8 @@ from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import P, Table
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.hudi import HudiTable
-from cdc_lake.tables.newest import LOG_FOLDER, METADATA_FOLDER, Newest, newest_commit
+from cdc_lake.tables.hudi_folder import METADATA_FOLDER
+from cdc_lake.tables.newest import LOG_FOLDER, Newest, newest_commit
 from cdc_lake.tables.progress import BronzeProgress, GoldProgress, SilverProgress
 
 BronzeTable = DeltaLakeTable[BronzeProgress]

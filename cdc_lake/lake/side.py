@@ -18,8 +18,7 @@ from cdc_lake.columns import DELETE, REJECTED_ENTRY, SIDE, SIDE_KINDS
 from cdc_lake.errors import DamagedFileError, TableLockedError
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.delta_properties import DEFAULTS
-from cdc_lake.tables.delta_write import USER_METADATA, committing
+from cdc_lake.tables.delta_write import DEFAULTS, USER_METADATA, committing
 from cdc_lake.tables.newest import LOG_FOLDER
 from cdc_lake.tables.progress import SidePin, SilverProgress
 

@@ -16,8 +16,7 @@ from cdc_lake.decode import framing
 from cdc_lake.decode.envelope import before_row_of, row_fields, shape_of, source_fields
 from cdc_lake.decode.key import key_fields
 from cdc_lake.decode.records import DecodedLayout, avro_schema, with_decoded_values
-from cdc_lake.decode.schemas import SchemaError
-from cdc_lake.decode.trees import fields
+from cdc_lake.decode.schemas import SchemaError, fields
 from cdc_lake.errors import CdcLakeError, ConfigError, UnsupportedError
 from cdc_lake.lake.lake import Lake, SilverTarget, check_holds_no_tables, missing_rows
 from cdc_lake.registries import open_subjects

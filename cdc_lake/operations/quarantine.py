@@ -4,20 +4,17 @@ It has no storage of its own: quarantined records are rows of bronze, and reject
 """
 
 import re
-from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
 from operator import and_, or_
-from typing import Any
 
 from pydantic import BaseModel
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
-from cdc_lake.bronze.dead_letters import sent_after
 from cdc_lake.bronze.decide import PAIR_STAGE
 from cdc_lake.columns import KAFKA, REJECTED_ENTRY
 from cdc_lake.config import Config
@@ -26,14 +23,11 @@ from cdc_lake.errors import ConfigError
 from cdc_lake.lake.lake import BronzeTable, Lake
 from cdc_lake.operations.story import position_text
 from cdc_lake.points import milliseconds
-from cdc_lake.runs.context import OpenRun, Run, Work, lake_of, select_landed
-from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.runs.scheduler import TableScheduler
+from cdc_lake.runs.context import lake_of, select_landed
 from cdc_lake.silver.events import kafka_position
 from cdc_lake.spark.session import build_session
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import progress_of
-from cdc_lake.tables.progress import BronzeProgress
 
 COORDINATES = ("topic", "generation", "partition", "offset")
 REJECTED_STAGE = "expectation"
@@ -317,58 +311,3 @@ def _reason_group(topic: str, row: Row) -> ReasonGroup:
 def utc_time(ms: int) -> datetime:
     """A Kafka timestamp as UTC time."""
     return datetime.fromtimestamp(ms / 1000, UTC)
-
-
-def run_on_bronze(
-    config: Config,
-    tables: Sequence[str],
-    report: Report,
-    scheduler: TableScheduler,
-    work: Callable[[OpenRun], "QuarantineWork"],
-) -> Report:
-    """Do the work on each bronze table that matches, and write the report.
-
-    Raises:
-        UnknownTableError: a name or glob matches no bronze table.
-        InstallationError: Spark cannot start with the installed packages.
-    """
-    with scheduler.open(Run.begin(config, report)) as run:
-        topics = select_landed(run.lake, run.storage, tables)
-        scheduler.each_table(report, topics, work(run), leases=run.leases)
-    return report
-
-
-@dataclass(frozen=True)
-class QuarantineWork(Work):
-    """The work on each table; one call of `process_next` does all of it."""
-
-    run: OpenRun
-    selection: Selection
-
-    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        table = self.run.lake.bronze(spark, done.table)
-        progress = progress_of(table)
-        done.version_before = table.version()
-        self.change(spark, table, progress, done)
-        done.version_after = table.version()
-        return False
-
-    @abstractmethod
-    def change(self, spark: SparkSession, table: BronzeTable, progress: BronzeProgress, done: TableReport) -> None:
-        """Change the selected rows of a table, with `commit`."""
-
-    def commit(
-        self, table: BronzeTable, changes: DataFrame, progress: BronzeProgress, done: TableReport, **following: Any
-    ) -> None:
-        """Commit changes of rows.
-
-        Args:
-            changes: `COORDINATES` and the changed columns.
-            progress: the table's progress before the commit.
-            following: fields of the progress that change.
-        """
-        sent = sent_after(self.run.config.dead_letter_topic(done.table), progress)
-        self.run.leases.check(done.table)
-        with done.phase("write"):
-            table.merge(changes, COORDINATES, progress.next(self.run.id, sent=sent, **following))
-        done.status, done.batches = "ok", 1

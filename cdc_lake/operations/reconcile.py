@@ -10,11 +10,10 @@ from pyspark.sql import DataFrame, SparkSession
 from cdc_lake.config import Config, DatabaseConfig
 from cdc_lake.errors import CdcLakeError, SourceDifferenceError, UnknownTableError
 from cdc_lake.lake.lake import SilverTarget, missing_rows
-from cdc_lake.reconcile import postgres, silver
-from cdc_lake.reconcile.columns import Shared, shared_columns
+from cdc_lake.reconcile.canonical import Shared, shared_columns
+from cdc_lake.reconcile.comparison import Differences, RangeBuckets, differing_ranges
 from cdc_lake.reconcile.postgres_catalog import QUARANTINED_KEY, SourceTable, read_tables
-from cdc_lake.reconcile.ranges import RangeBuckets, differing_ranges
-from cdc_lake.reconcile.rows import Differences
+from cdc_lake.reconcile.sides import SilverRows, SourceRows, lsn_of_silver, lsn_of_source, open_snapshot
 from cdc_lake.runs.context import Run, Work, select_landed
 from cdc_lake.runs.report import DifferentRow, ReconcileResult, Report, TableReport, check_totals
 from cdc_lake.runs.scheduler import TableScheduler
@@ -70,8 +69,8 @@ class _Snapshot:
 
     shared: Shared
     columns: Mapping[str, str]
-    source: postgres.SourceRows
-    silver: silver.SilverRows
+    source: SourceRows
+    silver: SilverRows
     rows: DataFrame
     version: int
     source_lsn: int
@@ -87,14 +86,14 @@ class _Snapshot:
         if progress is None:
             raise UnknownTableError(target.name, "the silver table does not exist yet", "run the silver job first")
         prefix = _prefix(config.databases, target.topic)
-        with postgres.open_snapshot(config.database_url(prefix), f"databases.{prefix}") as connection:
-            source_lsn = postgres.lsn(connection)
+        with open_snapshot(config.database_url(prefix), f"databases.{prefix}") as connection:
+            source_lsn = lsn_of_source(connection)
             version = stored.version()
             rows = stored.read(as_of=version)
             table = _table_of(read_tables(connection), target.topic, prefix)
             layout = replace(layout_of(rows.schema, progress), column_mapping=column_mapping(settings, stored))
             shared, columns = shared_columns(table, rows.schema, progress.keys, layout.of_source)
-            sides = postgres.SourceRows(connection, shared), silver.SilverRows(rows, shared)
+            sides = SourceRows(connection, shared), SilverRows(rows, shared)
             yield cls(shared, columns, *sides, rows, version, source_lsn)
 
 
@@ -132,7 +131,7 @@ class _Reconcile(Work):
             done.warn(f"bronze's rows were not counted: {error}")
         with _Snapshot.at(self.run, target, spark) as look:
             found = self._compare(look, done)
-        silver_lsn = silver.lsn(look.rows)
+        silver_lsn = lsn_of_silver(look.rows)
         if found.counts and self.wait_seconds:
             with done.phase("again"):
                 found = self._recheck(target, spark, found, done)

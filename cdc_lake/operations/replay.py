@@ -1,33 +1,34 @@
-"""Replay quarantined records at their Kafka positions: decode or check them again."""
+"""Change the quarantine: replay records at their Kafka positions, to be decoded or checked again, or drop them.
 
-from collections.abc import Sequence
+Dropped records stay in bronze, with the user who dropped them and the reason.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
+from cdc_lake.bronze.dead_letters import sent_after
 from cdc_lake.bronze.decide import NO_KEY, PAIR_STAGE, TOO_LARGE
 from cdc_lake.bronze.schema_resolution import decide, resolve_schemas, scan_records
 from cdc_lake.columns import DELETE, KEEP
 from cdc_lake.config import Config
+from cdc_lake.errors import ConfigError
 from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.lake.schema_files import SchemaFiles
-from cdc_lake.operations.quarantine import (
-    ALL,
-    COORDINATES,
-    REJECTED_STAGE,
-    QuarantineWork,
-    Selection,
-    run_on_bronze,
-    selected,
-)
+from cdc_lake.operations.quarantine import ALL, COORDINATES, NOT_DROPPABLE, REJECTED_STAGE, Selection, selected
 from cdc_lake.operations.story import position_text
 from cdc_lake.registries.registry import Registry
-from cdc_lake.runs.context import OpenRun
+from cdc_lake.runs.context import OpenRun, Run, Work, select_landed
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.servers import checked_registry
+from cdc_lake.tables.contract import progress_of
 from cdc_lake.tables.progress import BronzeProgress
 
 _DECIDED = (
@@ -73,11 +74,105 @@ def replay_quarantined(
     def work(run: OpenRun) -> _Replay:
         return _Replay(run, selection, run.lake.schema_files(run.storage, registry))
 
-    return run_on_bronze(config, tables, report, scheduler, work)
+    return _run_on_bronze(config, tables, report, scheduler, work)
+
+
+def drop_quarantined(
+    config: Config,
+    tables: Sequence[str],
+    because: str,
+    spark: SparkSession | None = None,
+    *,
+    selection: Selection,
+    scheduler: TableScheduler | None = None,
+) -> Report:
+    """Drop records from quarantine, in one commit per table.
+
+    Their status becomes `dropped`. Time, user and reason are appended to the error in bronze, and are in the report.
+    Bronze keeps the records, and they can still be listed and replayed. A tombstone that is quarantined with its delete
+    is dropped with it. An event that silver rejected is not dropped if another silver table of the topic has merged it,
+    or if it begins or ends a snapshot.
+
+    Args:
+        tables: topic names or globs.
+        because: the reason.
+        spark: the session (default: a new one).
+        scheduler: runs the work (default: a new one, in the calling thread).
+
+    Raises:
+        ConfigError: no reason is given.
+        UnknownTableError: a name or glob matches no bronze table.
+        InstallationError: Spark cannot start with the installed packages.
+    """
+    if not because.strip():
+        raise ConfigError("--because", "it is empty", "give the reason to drop these records")
+    scheduler = scheduler or TableScheduler(spark=spark)
+    session = scheduler.spark(config, "bronze")
+    report = Report(layer="bronze", because=f"{session.sparkContext.sparkUser()}: {because.strip()}")
+
+    def work(run: OpenRun) -> _Drop:
+        return _Drop(run, selection)
+
+    return _run_on_bronze(config, tables, report, scheduler, work)
+
+
+def _run_on_bronze(
+    config: Config,
+    tables: Sequence[str],
+    report: Report,
+    scheduler: TableScheduler,
+    work: Callable[[OpenRun], "_QuarantineWork"],
+) -> Report:
+    """Do the work on each bronze table that matches, and write the report.
+
+    Raises:
+        UnknownTableError: a name or glob matches no bronze table.
+        InstallationError: Spark cannot start with the installed packages.
+    """
+    with scheduler.open(Run.begin(config, report)) as run:
+        topics = select_landed(run.lake, run.storage, tables)
+        scheduler.each_table(report, topics, work(run), leases=run.leases)
+    return report
 
 
 @dataclass(frozen=True)
-class _Replay(QuarantineWork):
+class _QuarantineWork(Work):
+    """The work on each table; one call of `process_next` does all of it."""
+
+    run: OpenRun
+    selection: Selection
+
+    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
+        table = self.run.lake.bronze(spark, done.table)
+        progress = progress_of(table)
+        done.version_before = table.version()
+        self.change(spark, table, progress, done)
+        done.version_after = table.version()
+        return False
+
+    @abstractmethod
+    def change(self, spark: SparkSession, table: BronzeTable, progress: BronzeProgress, done: TableReport) -> None:
+        """Change the selected rows of a table, with `commit`."""
+
+    def commit(
+        self, table: BronzeTable, changes: DataFrame, progress: BronzeProgress, done: TableReport, **following: Any
+    ) -> None:
+        """Commit changes of rows.
+
+        Args:
+            changes: `COORDINATES` and the changed columns.
+            progress: the table's progress before the commit.
+            following: fields of the progress that change.
+        """
+        sent = sent_after(self.run.config.dead_letter_topic(done.table), progress)
+        self.run.leases.check(done.table)
+        with done.phase("write"):
+            table.merge(changes, COORDINATES, progress.next(self.run.id, sent=sent, **following))
+        done.status, done.batches = "ok", 1
+
+
+@dataclass(frozen=True)
+class _Replay(_QuarantineWork):
     """Replays the selected records."""
 
     schemas: SchemaFiles
@@ -199,3 +294,31 @@ def _warn_remaining(done: TableReport, records: DataFrame) -> None:
     for row in counted.orderBy(F.desc("n"), "why").limit(_MAX_REASONS).collect():
         why = ": ".join(row["why"])
         done.warn(f"{row['n']} records stay quarantined, such as {position_text(row['at'])}: {why}")
+
+
+class _Drop(_QuarantineWork):
+    """Drops the selected records."""
+
+    def change(self, spark: SparkSession, table: BronzeTable, progress: BronzeProgress, done: TableReport) -> None:
+        now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        message = F.concat("error.message", F.lit(f"; dropped {now} by {self.run.report.because}"))
+        rows = selected(self.run.lake, done.table, spark, self.selection).select(
+            *(*COORDINATES, NOT_DROPPABLE),
+            F.lit("dropped").alias("status"),
+            F.col("error").withField("message", message).alias("error"),
+            F.array().cast("array<string>").alias(KEEP),
+            F.lit(False).alias(DELETE),
+        )
+        rows.persist()
+        try:
+            with done.phase("read"):
+                counts = {row[NOT_DROPPABLE]: row["count"] for row in rows.groupBy(NOT_DROPPABLE).count().collect()}
+            dropped = counts.pop(None, 0)
+            if dropped:
+                changes = rows.where(F.col(NOT_DROPPABLE).isNull()).drop(NOT_DROPPABLE)
+                self.commit(table, changes, progress, done)
+        finally:
+            rows.unpersist()
+        for why, number in counts.items():
+            done.warn(f"{number} records were not dropped: {why}")
+        done.count(dropped=dropped, stay=sum(counts.values()))

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from cdc_lake.decode.schemas import SchemaError, parse
-from cdc_lake.decode.trees import Tree, differences
+from cdc_lake.decode.schemas import SchemaError, Tree, differences, parse
 from cdc_lake.errors import IncompatibleSchemaError
 
 KEY_SUFFIX, VALUE_SUFFIX = "-key", "-value"

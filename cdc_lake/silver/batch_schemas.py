@@ -15,7 +15,7 @@ from cdc_lake.decode.framing import header_bytes
 from cdc_lake.decode.key import canonical_text, key_fields
 from cdc_lake.decode.records import WriterSchema
 from cdc_lake.decode.schema_texts import columns_that_lose_nulls
-from cdc_lake.decode.trees import Tree, non_null
+from cdc_lake.decode.schemas import Tree, non_null
 from cdc_lake.silver.evolution import Layout, LayoutChange
 from cdc_lake.silver.unavailable import can_be_unavailable
 from cdc_lake.spark.expressions import built_once

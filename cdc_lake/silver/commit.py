@@ -18,7 +18,7 @@ from cdc_lake.silver.evolution import check_steps
 from cdc_lake.silver.merge import fold_events
 from cdc_lake.spark.arrow_stage import in_driver
 from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.delta_properties import first_with_statistics
+from cdc_lake.tables.delta_write import first_with_statistics
 from cdc_lake.tables.progress import SilverProgress
 
 

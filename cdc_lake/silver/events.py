@@ -20,7 +20,7 @@ from cdc_lake.decode.envelope import (
 )
 from cdc_lake.decode.key import key_fields, key_from_row, key_values
 from cdc_lake.decode.records import DecodedLayout, DecodedLayouts, WriterSchema, with_decoded_keys, with_decoded_values
-from cdc_lake.decode.trees import Tree, fields
+from cdc_lake.decode.schemas import Tree, fields
 from cdc_lake.decode.types import stored_types, type_mapping
 from cdc_lake.fold.rules import STREAMING_OPS
 from cdc_lake.runs.user_sql import checked_expression

@@ -14,7 +14,7 @@ from typing import Literal
 from cdc_lake.columns import quoted
 from cdc_lake.config import Evolution
 from cdc_lake.decode.column_mapping import RENAME_OR_EXCLUDE, ColumnMapping, column_problem, variant_name
-from cdc_lake.decode.trees import duplicate_names
+from cdc_lake.decode.schemas import duplicate_names
 from cdc_lake.decode.types import plain_type, same_key, wider
 from cdc_lake.errors import ConfigError, SchemaChangeError, UnsupportedError
 

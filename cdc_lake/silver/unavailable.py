@@ -16,7 +16,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from cdc_lake.decode.envelope import is_cell
-from cdc_lake.decode.trees import Tree, connect_name, is_decimal, non_null
+from cdc_lake.decode.schemas import Tree, connect_name, is_decimal, non_null
 
 
 def unavailable(

@@ -37,8 +37,7 @@ from pyspark.sql.types import (
 
 from cdc_lake.columns import quoted
 from cdc_lake.decode.framing import ID4, ID8, Side
-from cdc_lake.decode.schemas import SchemaError, parse
-from cdc_lake.decode.trees import fields, is_nullable, type_name
+from cdc_lake.decode.schemas import SchemaError, fields, is_nullable, parse, type_name
 from cdc_lake.errors import IncompatibleSchemaError
 from cdc_lake.registries.subjects import KEY_SUFFIX, VALUE_SUFFIX
 

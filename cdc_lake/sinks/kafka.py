@@ -13,8 +13,7 @@ from pyspark.sql.types import StructType
 from cdc_lake.brokers import BrokerLogin
 from cdc_lake.columns import GONE, quoted
 from cdc_lake.config.gold_models import TopicSink
-from cdc_lake.decode.schemas import parse
-from cdc_lake.decode.trees import fields
+from cdc_lake.decode.schemas import fields, parse
 from cdc_lake.errors import ConfigError, IncompatibleSchemaError, UnsupportedError
 from cdc_lake.registries.subjects import (
     KEY_SUFFIX,

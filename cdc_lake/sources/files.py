@@ -22,16 +22,15 @@ from pyspark.sql.types import StructField, StructType
 
 from cdc_lake.columns import quoted
 from cdc_lake.decode.framing import FILE_HEADER
-from cdc_lake.decode.identity import Identity
 from cdc_lake.decode.records import avro_schema
-from cdc_lake.decode.schemas import SchemaError, parse
-from cdc_lake.decode.trees import fields, is_nullable
+from cdc_lake.decode.schemas import SchemaError, fields, is_nullable, parse
 from cdc_lake.errors import CdcLakeError, ConfigError
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.sources.logs import Span, TopicLog, count_offsets
 from cdc_lake.sources.topic_files import HIDDEN, FileHeaders, TopicFile, topic_files, unreadable_error, with_following
 from cdc_lake.spark.arrow_stage import from_rows
 from cdc_lake.storage.hadoop import Storage, translated
+from cdc_lake.tables.progress import Identity
 
 KeySchema = Callable[[str], str | None]
 """Topic -> Avro schema of its keys; none if keys are not restored from rows."""

@@ -17,10 +17,10 @@ from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_lake.brokers import Admin, BrokerLogin, permanent_error
-from cdc_lake.decode.identity import NO_TIMESTAMP_MS, Identity
 from cdc_lake.errors import CdcLakeError
 from cdc_lake.sources.logs import RECORD_COLUMNS, Span, TopicLog
 from cdc_lake.spark.arrow_stage import from_rows
+from cdc_lake.tables.progress import NO_TIMESTAMP_MS, Identity
 
 _INTERNAL_PREFIXES = ("__", "_connect_", "_schemas")
 _FETCH = {

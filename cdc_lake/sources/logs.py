@@ -8,9 +8,9 @@ from typing import Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_lake.config import StartPosition
-from cdc_lake.decode.identity import Identity
 from cdc_lake.errors import CdcLakeError, ConfigError
 from cdc_lake.points import milliseconds
+from cdc_lake.tables.progress import Identity
 
 RECORD_COLUMNS = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "

@@ -7,7 +7,8 @@ from urllib.parse import unquote
 
 from cdc_lake.errors import DamagedFileError
 from cdc_lake.storage.hadoop import Storage
-from cdc_lake.tables.newest import LOG_FOLDER, METADATA_FOLDER
+from cdc_lake.tables.hudi_folder import METADATA_FOLDER
+from cdc_lake.tables.newest import LOG_FOLDER
 
 _MISSING, _CHANGED = "the file is missing", "the file is damaged"
 _SIGNS = (

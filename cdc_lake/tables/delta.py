@@ -18,17 +18,22 @@ from cdc_lake.config import DeletionVectors, PartitionField
 from cdc_lake.errors import ExpiredError, TableLockedError
 from cdc_lake.spark.expressions import built_once
 from cdc_lake.storage.hadoop import Storage
-from cdc_lake.tables import delta_properties
 from cdc_lake.tables.contract import Commit, P, Version, read_back
 from cdc_lake.tables.delta_commits import DeltaCommits
-from cdc_lake.tables.delta_properties import (
+from cdc_lake.tables.delta_write import (
     DELETION_VECTORS,
     STATISTICS,
+    USER_METADATA,
+    committing,
+    compact,
     copied_too_much,
     first_with_statistics,
+    properties_of_new_table,
+    restrict_statistics,
+    update_properties,
+    vacuum,
     with_statistics,
 )
-from cdc_lake.tables.delta_write import USER_METADATA, committing, compact, vacuum
 from cdc_lake.tables.joins import equal_in, kept_or_sent
 from cdc_lake.tables.partitions import partition_columns, with_partitions
 from cdc_lake.tables.progress import DerivedProgress
@@ -287,14 +292,14 @@ class DeltaLakeTable(Generic[P]):
             return first_with_statistics(self.read().drop(*self.partitioned_by() or ()).schema)
 
         stored = self._commits.properties([STATISTICS])
-        delta_properties.restrict_statistics(self._spark, self.path, stored, columns, default)
+        restrict_statistics(self._spark, self.path, stored, columns, default)
 
     def _partitioned(self, writer: DataFrameWriter) -> DataFrameWriter:
         return writer.partitionBy(*self._partition_by) if self._partition_by else writer
 
     def _save(self, writer: DataFrameWriter, progress: P, *, statistics: Sequence[str] = ()) -> Commit[P]:
         if not self.exists():
-            properties = delta_properties.of_new_table(self._properties, (*statistics, *self._statistics))
+            properties = properties_of_new_table(self._properties, (*statistics, *self._statistics))
             writer = self._partitioned(writer.options(**properties))
         with self._committing(progress):
             writer.format("delta").save(self.path)
@@ -342,7 +347,7 @@ class DeltaLakeTable(Generic[P]):
                 notes.append(
                     f"deletion vectors are on now: the last merge copied {copied:,} rows to change {changed:,}"
                 )
-        delta_properties.update(self._spark, self.path, stored, wanted)
+        update_properties(self._spark, self.path, stored, wanted)
         return notes
 
     def advance(self, progress: P) -> Commit[P]:

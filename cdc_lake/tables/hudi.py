@@ -25,7 +25,7 @@ from cdc_lake.points import time_text
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import Commit, P, Version, progress_of, read_back
 from cdc_lake.tables.hudi_commits import HudiCommits, OwnCommit, commit_metadata
-from cdc_lake.tables.hudi_folder import HudiFolder
+from cdc_lake.tables.hudi_folder import HudiFolder, milliseconds, others_since, wait_until_past
 from cdc_lake.tables.hudi_settings import (
     COMPACT_NOW,
     READ,
@@ -37,7 +37,6 @@ from cdc_lake.tables.hudi_settings import (
     nullable_columns,
     stored_type,
 )
-from cdc_lake.tables.hudi_timeline import milliseconds, others_since, wait_until_past
 from cdc_lake.tables.joins import with_kept
 from cdc_lake.tables.partitions import with_one_partition
 

@@ -7,8 +7,7 @@ from pyspark.sql import SparkSession
 
 from cdc_lake.errors import ExpiredError, NoProgressError
 from cdc_lake.tables.contract import P, Version
-from cdc_lake.tables.hudi_folder import HudiFolder
-from cdc_lake.tables.hudi_timeline import WRITTEN, milliseconds
+from cdc_lake.tables.hudi_folder import WRITTEN, HudiFolder, milliseconds
 from cdc_lake.tables.newest import TABLE_ID
 from cdc_lake.tables.progress import METADATA_KEY, Progress
 

@@ -1,14 +1,39 @@
-"""The metadata folder of a Hudi table: its properties, and the repair of files that a killed run left incomplete."""
+"""The metadata folder of a Hudi table: its properties, its timeline, and the repair of files that a killed run left.
 
-from collections.abc import Mapping
+Hudi 1.0 writes its files in place on local disks, and every Hudi release does so on other stores that show a file
+before it is closed. A killed writer leaves them empty or truncated. docs/decisions/hudi.md lists the consequences.
+A commit's name is the time on the writer's clock, and names order the commits.
+"""
 
-from cdc_lake.errors import DamagedFileError, IncompleteWriteError
+import io
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+
+from fastavro import block_reader
+
+from cdc_lake.errors import DamagedFileError, IncompleteWriteError, InfrastructureError
+from cdc_lake.points import time_text
 from cdc_lake.storage.hadoop import Storage
-from cdc_lake.tables.hudi_timeline import any_instant, incomplete_files, is_removable
-from cdc_lake.tables.newest import HUDI_CHECKSUM, METADATA_FOLDER
 
+METADATA_FOLDER = ".hoodie"
+"""Metadata folder of Hudi tables."""
+HUDI_CHECKSUM = "hoodie.table.checksum"
+"""Key in every complete file of a Hudi table's properties."""
 _PROPERTIES_FILE = f"{METADATA_FOLDER}/hoodie.properties"
 _BACKUP_FILE = f"{_PROPERTIES_FILE}.backup"
+WRITTEN = frozenset({"commit", "deltacommit", "replacecommit"})
+"""The actions that write rows."""
+_FILE = re.compile(r"(?P<at>\d+)(_\d+)?\.(?P<action>\w+?)(\.(?P<state>requested|inflight))?")
+_WITHOUT_PLAN = frozenset({"commit", "deltacommit"})
+"""Actions with empty requests."""
+_NOT_READ = frozenset({"restore"})
+"""Spark does not read it. If it is removed, Hudi rejects writes until the restore is repeated."""
+_AVRO = b"Obj\x01"
+MAX_SECONDS_AHEAD = 10.0
+"""A write waits if the newest instant is at most this far ahead of this machine's clock."""
 
 
 class HudiFolder:
@@ -103,7 +128,7 @@ class HudiFolder:
 
     def _is_begun(self) -> bool:
         """Whether the timeline of any table version has an action."""
-        return any(any_instant(self._storage.sizes(folder)) for folder in self._timelines)
+        return any(_any_instant(self._storage.sizes(folder)) for folder in self._timelines)
 
     def _is_halfway_changed(self) -> bool:
         """Whether the properties are complete only in the backup that Hudi makes before it changes them."""
@@ -117,3 +142,113 @@ class HudiFolder:
         if self._storage.is_atomic(self.path):
             return []
         return incomplete_files(timeline, lambda name: self._storage.read_bytes(f"{self._timeline}/{name}"))
+
+
+def incomplete_files(sizes: Mapping[str, int], read: Callable[[str], bytes | None]) -> list[str]:
+    """The incomplete files, oldest first.
+
+    Only files that a kill may have truncated are read: requests without a later state, and each action's newest commit.
+
+    Args:
+        sizes: names and sizes in bytes of the timeline's files.
+        read: returns a file's content; none if it does not match its checksum.
+    """
+    files = [match for name in sorted(sizes, reverse=True) if (match := _FILE.fullmatch(name))]
+    followed = {file["at"] for file in files if file["state"] != "requested"}
+    newest: set[str] = set()
+    found = []
+    for file in files:
+        name, action = file[0], file["action"]
+        if file["state"] == "requested":
+            is_suspect = action not in _WITHOUT_PLAN and file["at"] not in followed
+        elif _is_inflight(file):
+            is_suspect = False
+        else:
+            is_suspect = action not in _NOT_READ and (action not in newest or not sizes[name])
+            newest.add(action)
+        if is_suspect and not _is_complete(read(name)):
+            found.append(name)
+    return found[::-1]
+
+
+def others_since(names: Iterable[str], since: str, named: Iterable[str]) -> set[str]:
+    """The commits, complete or not, that other writers began after an instant.
+
+    Args:
+        names: the timeline's files.
+        since: the newest instant before this writer began.
+        named: the instants in this writer's error; those after `since` are its own. Without them, only complete
+            commits are certain to be of others.
+    """
+    own = {at for at in named if at > since}
+    files = [match for name in names if (match := _FILE.fullmatch(name)) and match["at"] > since]
+    commits = [file for file in files if file["action"] in WRITTEN or (_is_inflight(file) and not file["state"])]
+    is_complete = (file["state"] is None and not _is_inflight(file) for file in commits)
+    return {file["at"] for file, complete in zip(commits, is_complete, strict=True) if complete or own} - own
+
+
+def _any_instant(names: Iterable[str]) -> bool:
+    """Whether the timeline has any action."""
+    return any(_FILE.fullmatch(name) for name in names)
+
+
+def is_removable(name: str, names: Iterable[str]) -> bool:
+    """Whether removing this incomplete file restores the table's state before the write.
+
+    Requests can always be removed, and a clean is repeated. A commit can be removed if Hudi has its inflight file, so
+    that it rolls the commit back, and no later commit builds on it.
+    """
+    files = [match for other in names if (match := _FILE.fullmatch(other))]
+    (own,) = (file for file in files if file[0] == name)
+    if own["state"] == "requested" or own["action"] not in WRITTEN:
+        return True
+    is_begun = any(file["at"] == own["at"] and _is_inflight(file) for file in files)
+    is_last = not any(file["at"] > own["at"] and file["state"] is None and file["action"] in WRITTEN for file in files)
+    return is_begun and is_last
+
+
+def _is_inflight(file: re.Match[str]) -> bool:
+    return "inflight" in (file["state"], file["action"])  # a commit's file is `<time>.inflight`
+
+
+def _is_complete(content: bytes | None) -> bool:
+    if not content:
+        return False
+    try:
+        if content.startswith(b"{"):  # a commit of table version 6
+            json.loads(content)
+        elif content.startswith(_AVRO):
+            return any(block.num_records for block in block_reader(io.BytesIO(content)))
+    except Exception:  # for truncated files, fastavro can raise any exception
+        return False
+    return True
+
+
+def milliseconds(instant: str) -> int:
+    """The time of an instant such as `20261122192503833`, which is in UTC, in milliseconds since 1970."""
+    moment = datetime.strptime(instant[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
+    return int(moment.timestamp()) * 1000 + int(instant[14:] or 0)
+
+
+def wait_until_past(path: str, instant: str) -> None:
+    """Wait until this machine's clock is past an instant, because Hudi hides a commit that seems older than another.
+
+    Args:
+        path: the table's folder.
+        instant: the newest instant of the table.
+
+    Raises:
+        InfrastructureError: the instant is too far ahead; the clocks are not synchronized.
+    """
+    newest_ms, now_ms = milliseconds(instant), time.time() * 1000
+    if newest_ms < now_ms:
+        return
+    if newest_ms - now_ms > MAX_SECONDS_AHEAD * 1000:
+        raise InfrastructureError(
+            path,
+            f"its newest commit is of {time_text(newest_ms)}, but this machine's clock is at {time_text(now_ms)}: Hudi "
+            "would hide new commits behind it",
+            "synchronize the clocks of all machines that write this table. If they are right, run again after "
+            f"{time_text(newest_ms)}",
+        )
+    time.sleep((newest_ms - now_ms + 1) / 1000)

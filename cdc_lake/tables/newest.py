@@ -13,19 +13,17 @@ from pyspark.sql.types import StructType
 from cdc_lake.errors import CdcLakeError
 from cdc_lake.storage.files import Files, LocalFiles
 from cdc_lake.tables.contract import P
-from cdc_lake.tables.hudi_timeline import WRITTEN, incomplete_files
+from cdc_lake.tables.hudi_folder import HUDI_CHECKSUM, METADATA_FOLDER, WRITTEN, incomplete_files
 from cdc_lake.tables.progress import METADATA_KEY, BronzeProgress, Progress
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-LOG_FOLDER, METADATA_FOLDER = "_delta_log", ".hoodie"
-"""Metadata folders of Delta and Hudi tables."""
+LOG_FOLDER = "_delta_log"
+"""Metadata folder of Delta tables."""
 TABLE_ID = f"{METADATA_KEY}.table"
 """Key of the table's id in cdc_lake's commits to Hudi."""
-HUDI_CHECKSUM = "hoodie.table.checksum"
-"""Key in every complete file of a Hudi table's properties."""
 _COMMIT = re.compile(r"(\d{20})\.json")
 _COORDINATED_COMMITS = ("_commits", "_staged_commits")
 """Folders with the newest commits of a table whose commits a catalog coordinates; empty in other tables."""

@@ -6,14 +6,18 @@ Each commit stores rows and progress together, so there is no checkpoint directo
 
 import json
 import uuid
+import zlib
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 
-from cdc_lake.decode.identity import Identity
 from cdc_lake.errors import UnsupportedError
 
 METADATA_KEY = "cdc_lake"
+NO_TIMESTAMP_MS = -1
+"""Kafka's value for records without a timestamp; also used for timestamps that Spark cannot represent."""
 
 
 class SidePin(BaseModel):
@@ -53,6 +57,39 @@ class Gap(BaseModel):
     partition: int
     start: int
     end: int | None
+
+
+class Identity(BaseModel):
+    """What identifies a record of a partition apart from its offset: a log that loses its end assigns the same offsets
+    to other records.
+
+    Attributes:
+        timestamp_ms: Kafka's.
+        key, value: their CRC-32; null of a null.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    offset: int
+    timestamp_ms: int
+    key: int | None
+    value: int | None
+
+    @classmethod
+    def of(cls, offset: int, timestamp_ms: int, key: bytes | None, value: bytes | None) -> "Identity":
+        """The identity of a record as Kafka's client returns it."""
+        checksums = (None if data is None else zlib.crc32(data) for data in (key, value))
+        return cls(offset=offset, timestamp_ms=timestamp_ms, **dict(zip(("key", "value"), checksums, strict=True)))
+
+
+def identity(timestamp: str, key: str, value: str) -> Column:
+    """An `Identity` as a struct, from the column `offset` and the named columns. Without a time: `NO_TIMESTAMP_MS`."""
+    return F.struct(
+        "offset",
+        F.coalesce(F.unix_millis(timestamp), F.lit(NO_TIMESTAMP_MS)).alias("timestamp_ms"),
+        F.crc32(key).alias("key"),
+        F.crc32(value).alias("value"),
+    )
 
 
 class Sent(BaseModel):

@@ -13,9 +13,9 @@ from support.events import OPTIONAL_INT, START_MS, Record, Topic
 from support.lake import Lake, step
 
 from cdc_lake.config import DeletionVectors, StorageConfig
-from cdc_lake.tables import delta_properties
+from cdc_lake.tables import delta_write
 from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.delta_properties import DELETION_VECTORS
+from cdc_lake.tables.delta_write import DELETION_VECTORS
 from cdc_lake.tables.progress import SilverProgress
 
 ROWS = 40
@@ -93,7 +93,7 @@ def test_merge_marks_changed_rows_until_files_are_rewritten(spark: SparkSession,
 def test_auto_begins_after_a_merge_that_copied_too_much(
     spark: SparkSession, tmp_path: Path, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta_properties, "_COPIED_BYTES", 1)
+    monkeypatch.setattr(delta_write, "_COPIED_BYTES", 1)
     lake = lake_with(spark, tmp_path, topic, "auto")
     batches = [inserts(topic), *([change(topic, ROWS + n, "u", n, -n)] for n in range(1, 4))]
     found = []
@@ -108,7 +108,7 @@ def test_auto_begins_after_a_merge_that_copied_too_much(
 def test_auto_also_reports_the_change_before_an_append(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta_properties, "_COPIED_BYTES", 1)
+    monkeypatch.setattr(delta_write, "_COPIED_BYTES", 1)
     table = DeltaLakeTable[SilverProgress](spark, str(tmp_path / "table"), deletion_vectors="auto")
 
     def notes(commit: int, *ids: int, are_inserts: bool = False) -> list[str]:
@@ -127,7 +127,7 @@ def test_auto_also_reports_the_change_before_an_append(
 def test_a_merge_copies_too_much_by_bytes_and_by_rows(size: int, copied: int, is_too_much: bool) -> None:
     metrics = {"RowsCopied": copied, "RowsUpdated": 7, "RowsDeleted": 3, "BytesRemoved": size}
 
-    found = delta_properties.copied_too_much(
+    found = delta_write.copied_too_much(
         {"operationMetrics": {f"numTarget{name}": str(value) for name, value in metrics.items()}}
     )
 

@@ -39,8 +39,8 @@ from cdc_lake.operations.status import status
 from cdc_lake.runs.context import lake_of
 from cdc_lake.tables.contract import Commit, Table
 from cdc_lake.tables.hudi import HudiTable
+from cdc_lake.tables.hudi_folder import MAX_SECONDS_AHEAD, milliseconds
 from cdc_lake.tables.hudi_settings import HudiType
-from cdc_lake.tables.hudi_timeline import MAX_SECONDS_AHEAD, milliseconds
 
 CHANGE = "id int, n int, text string, __key string, __keep array<string>, __delete boolean"
 OFTEN = {"hoodie.compact.inline.max.delta.commits": "2"}
@@ -319,7 +319,7 @@ def test_write_delays_for_its_clock_or_exits_10(
     waited, before = list[float](), copied.version()
     newest_s = milliseconds(str(before)) / 1000
     clock = SimpleNamespace(time=lambda: newest_s - ahead, sleep=waited.append)
-    monkeypatch.setattr("cdc_lake.tables.hudi_timeline.time", clock)
+    monkeypatch.setattr("cdc_lake.tables.hudi_folder.time", clock)
 
     if ahead > MAX_SECONDS_AHEAD:
         with pytest.raises(InfrastructureError, match=r"its newest commit is of .*Z, but this machine's clock is at"):

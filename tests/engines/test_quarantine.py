@@ -26,9 +26,8 @@ from cdc_lake.cli.app import app
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig, TableType
 from cdc_lake.errors import ConfigError
 from cdc_lake.operations import replay as replay_module
-from cdc_lake.operations.drop import drop_quarantined
 from cdc_lake.operations.quarantine import ALL, OffsetRange, Selection, list_quarantined
-from cdc_lake.operations.replay import replay_quarantined
+from cdc_lake.operations.replay import drop_quarantined, replay_quarantined
 from cdc_lake.operations.status import status
 from cdc_lake.runs.report import TableReport
 from cdc_lake.silver.run import run_silver

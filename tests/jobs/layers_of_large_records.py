@@ -18,10 +18,10 @@ from support.fakes import FakeBroker
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import load_config
-from cdc_lake.decode.identity import Identity
 from cdc_lake.silver.run import run_silver
 from cdc_lake.sources.logs import Span
 from cdc_lake.spark.session import build_session
+from cdc_lake.tables.progress import Identity
 
 RECORDS, BYTES = 60, 14_800_000
 _FIRST_KEY = 100

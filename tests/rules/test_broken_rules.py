@@ -91,7 +91,7 @@ BROKEN_FOLDS: Mapping[tuple[str, str | Callable[[int], bool]], Edits] = {
         "fast_pieces", "not self._rules.hard", by="True"
     ),
     ("a key change is a delete and an insert", "T4-key-change"): replaced(
-        "_find_slow", 'is_odd |= to_numpy(pc.is_valid(self._batch.column("key_change")))', by="pass"
+        "_find_slow", 'is_odd |= _to_numpy(pc.is_valid(self._batch.column("key_change")))', by="pass"
     ),
     ("silver's memory of a key is passed over", "O8-replay-behind-a-delete"): without_operand(
         "_find_slow", "self._rank == MEMORY"
@@ -102,7 +102,7 @@ BROKEN_FOLDS: Mapping[tuple[str, str | Callable[[int], bool]], Edits] = {
     ),
     ("a stale event counts", "truncate-sent-again"): without_operand("_find_slow", "self._is_stale"),
     ("the last place that was considered is not told", "O12-tombstone-read-late-before-a-replay"): replaced(
-        "RunPieces.end", "None if is_seen else kafka_position_dict(state.seen_at)", by="None"
+        "_RunPieces.end", "None if is_seen else kafka_position_dict(state.seen_at)", by="None"
     ),
     ("the last place that was considered is not looked at", "O12-tombstone-read-late-before-a-replay"): without_operand(
         "_take_memory", 'row["seen"]'
@@ -116,7 +116,7 @@ BROKEN_FOLDS: Mapping[tuple[str, str | Callable[[int], bool]], Edits] = {
         by="self._table_events is None and self._begin()",
     ),
     ("a truncate of before is forgotten", "truncate-before-an-old-event-of-a-key-never-seen"): replaced(
-        "KeyRun.__init__", "replace(rules.start, values={})", by="State()"
+        "_KeyRun.__init__", "replace(rules.start, values={})", by="State()"
     ),
     ("a key that is folded again begins with silver's row", "late-update"): replaced(
         "_begin", "self.state = State()", by="pass"
@@ -134,15 +134,15 @@ BROKEN_FOLDS: Mapping[tuple[str, str | Callable[[int], bool]], Edits] = {
         "_step", "self.rules.truncates_hard", by="self.rules.hard"
     ),
     ("a row does not wait for what a key change leaves", "T4-insert-before-delete"): replaced(
-        "RunPieces.end", "state.moved_by if missing else None", by="None"
+        "_RunPieces.end", "state.moved_by if missing else None", by="None"
     ),
     ("a lifetime does not say what it came by", "T4-chain"): replaced(
-        "RunPieces.end",
+        "_RunPieces.end",
         '{"key_change": left.key_change, "moved_by": left.moved_by, "kept": kept}',
         by='{"key_change": left.key_change, "moved_by": None, "kept": kept}',
     ),
     ("a lifetime leaves nothing that silver's row has", "T4-key-change"): replaced(
-        "RunPieces.end", "[name for name, value in values.items() if value is STORED]", by="[]"
+        "_RunPieces.end", "[name for name, value in values.items() if value is STORED]", by="[]"
     ),
     ("a run ends with its batch", depends_on_size): (
         *replaced("fold", "is_slow[-1] = True", by="pass"),

@@ -26,7 +26,6 @@ from cdc_lake.cli.app import execute
 from cdc_lake.config import TableType
 from cdc_lake.demo import sample
 from cdc_lake.demo.servers.stack import Stack
-from cdc_lake.demo.shop import ENOUGH
 from cdc_lake.demo.source import FLOOR, SAMPLE, SMALL_FLOOR, SMALL_TABLES, models_reading_only
 from cdc_lake.reconcile.postgres_catalog import CUT_TIME, OTHER_CALENDAR, SEVERAL_DIMENSIONS
 
@@ -182,7 +181,7 @@ def test_slice_of_the_full_demo_finds_no_difference(stack: Stack, tmp_path: Path
     assert [table["topic"] for table in result["tables"]] == SLICE
     assert result["gold"] == []  # no model reads only these tables
     assert (result["differences"], result["too_few"]) == (0, {})
-    assert result["transactions"] >= ENOUGH
+    assert result["transactions"] >= sample.ENOUGH
     assert list(result["parts"]) == [
         *("start", "load", "connector", "snapshot", "bronze", "silver"),
         *("rest", "bronze again", "silver again", "compare"),

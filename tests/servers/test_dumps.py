@@ -10,8 +10,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from cdc_lake.demo.any_changes import AnyChanges
-from cdc_lake.demo.dump import LoadedDump, load_dump
+from cdc_lake.demo.dump import AnyChanges, LoadedDump, load_dump
 from cdc_lake.demo.servers.postgres import program
 from cdc_lake.demo.source import change, dump_source
 from cdc_lake.errors import ConfigError

@@ -27,8 +27,7 @@ from support import source_types as st
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, load_config
-from cdc_lake.decode.schemas import parse
-from cdc_lake.decode.trees import fields, non_null
+from cdc_lake.decode.schemas import fields, non_null, parse
 from cdc_lake.decode.types import plain_type, type_mapping
 from cdc_lake.demo import sample
 from cdc_lake.demo.comparer import compare

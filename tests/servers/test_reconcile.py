@@ -21,9 +21,9 @@ from cdc_lake.config import Config, load_config
 from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.errors import InfrastructureError
 from cdc_lake.operations.reconcile import run_reconcile
-from cdc_lake.reconcile import postgres_catalog, ranges
-from cdc_lake.reconcile.postgres import open_snapshot
-from cdc_lake.reconcile.rows import NEVER_THERE
+from cdc_lake.reconcile import comparison, postgres_catalog
+from cdc_lake.reconcile.comparison import NEVER_THERE
+from cdc_lake.reconcile.sides import open_snapshot
 from cdc_lake.runs.context import lake_of
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
@@ -198,8 +198,8 @@ def found(done: TableReport) -> set[tuple[str, str, tuple[str, ...]]]:
 @pytest.fixture
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few rows are many ranges, and ranges that differ are split again."""
-    monkeypatch.setattr(ranges, "ROWS_PER_RANGE", 2)
-    monkeypatch.setattr(ranges, "MAX_RANGES", 8)
+    monkeypatch.setattr(comparison, "ROWS_PER_RANGE", 2)
+    monkeypatch.setattr(comparison, "MAX_RANGES", 8)
 
 
 CELLS: dict[int, tuple[str, Any]] = {

@@ -12,7 +12,6 @@ from psycopg.conninfo import make_conninfo
 
 from cdc_lake.demo import sample
 from cdc_lake.demo.hard_changes import HardChanges
-from cdc_lake.demo.shop import ENOUGH, Shop
 from cdc_lake.demo.source import ChangesTo, change, changing
 
 ROWS = {
@@ -92,14 +91,14 @@ def test_two_loads_are_equal(stack: Any, databases: tuple[str, str]) -> None:
 
 
 def test_second_create_keeps_existing_data(stack: Any, databases: tuple[str, str]) -> None:
-    change(databases[0], Shop, seed=3, transactions=20)
+    change(databases[0], sample.Shop, seed=3, transactions=20)
     before = contents(databases[0])
 
     assert sample.create(stack.endpoints["postgres"], "sample_test_a") == databases[0]
     assert contents(databases[0]) == before
 
 
-@pytest.mark.parametrize("changes_to", [HardChanges, Shop])
+@pytest.mark.parametrize("changes_to", [HardChanges, sample.Shop])
 def test_same_seed_makes_same_changes(databases: tuple[str, str], changes_to: ChangesTo) -> None:
     done = [change(dsn, changes_to, seed=7, transactions=300) for dsn in databases]
     first, second = (contents(dsn, "last_update") for dsn in databases)
@@ -111,7 +110,7 @@ def test_same_seed_makes_same_changes(databases: tuple[str, str], changes_to: Ch
 def test_workload_has_every_kind_and_keeps_quiet_rows(databases: tuple[str, str]) -> None:
     before = rows(databases[0], *QUIET)
 
-    done = change(databases[0], Shop, seed=1, transactions=ENOUGH)
+    done = change(databases[0], sample.Shop, seed=1, transactions=sample.ENOUGH)
 
     hard = {
         *("come_and_go", "delete", "insert", "key_change", "reinsert", "several", "update", "wide", "wide_then_narrow")
@@ -130,17 +129,17 @@ def test_workload_has_every_kind_and_keeps_quiet_rows(databases: tuple[str, str]
         ),
         *("cast", "reclassify", "renumber_actor", "rename_actor", "buy", "discard", "incremental_snapshot"),
     }
-    assert done.total() == ENOUGH
+    assert done.total() == sample.ENOUGH
     assert set(done) == hard | shop
     assert rows(databases[0], *QUIET) == before
 
 
 def test_background_workload_runs_until_its_body_ends(databases: tuple[str, str]) -> None:
-    with changing(databases[0], Shop, seed=1, at_least=0) as done:
+    with changing(databases[0], sample.Shop, seed=1, at_least=0) as done:
         while done.total() < 10:
             threading.Event().wait(0.01)
     assert done.total() >= 10
-    with changing(databases[0], Shop, seed=2, at_least=30) as done:
+    with changing(databases[0], sample.Shop, seed=2, at_least=30) as done:
         pass
     assert done.total() == 30
 

@@ -17,7 +17,6 @@ from cdc_lake.demo import sample
 from cdc_lake.demo.comparer import compare
 from cdc_lake.demo.servers.connectors import postgres_connector_config, put_connector
 from cdc_lake.demo.servers.stack import Stack
-from cdc_lake.demo.shop import Shop
 from cdc_lake.demo.source import changing
 
 NAME = "soak"
@@ -98,7 +97,7 @@ def test_ten_minutes_of_continuous_jobs(stack: Stack, tmp_path: Path) -> None:
         jobs = [ends.enter_context(continuous("bronze", environment, tmp_path / "bronze.log"))]
         wait_for_bronze(tmp_path / "lake")
         jobs.append(ends.enter_context(continuous("silver", environment, tmp_path / "silver.log")))
-        with changing(dsn, Shop, seed=1, at_least=0) as done:
+        with changing(dsn, sample.Shop, seed=1, at_least=0) as done:
             until = time.monotonic() + SECONDS
             while time.monotonic() < until:
                 time.sleep(EACH_SECONDS)

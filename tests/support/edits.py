@@ -20,7 +20,7 @@ class Edit(NamedTuple):
     """A change of one expression or statement.
 
     Attributes:
-        name: of the function or constant that has the code, also with its class: `step`, `KeyRun.take`, `LIMITS`.
+        name: of the function or constant that has the code, also with its class: `step`, `_KeyRun.take`, `LIMITS`.
         old: the code.
         new: its replacement; none to remove an operand of `and`, `or`, `&` or `|`.
     """

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc_lake.decode.identity import Identity
 from cdc_lake.sources.logs import RECORD_COLUMNS, Span, TopicLog
 from cdc_lake.spark.arrow_stage import from_rows
+from cdc_lake.tables.progress import Identity
 from support.events import Record
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from cdc_lake.decode.schemas import parse
-from cdc_lake.decode.trees import Tree, connect_name, non_null
+from cdc_lake.decode.schemas import Tree, connect_name, non_null, parse
 from cdc_lake.decode.types import RULES, plain_type, type_mapping
 from support.source_types import DEFAULTS, POSTGRES, SOURCES, Arrival, any_precision, array, decimal, time
 

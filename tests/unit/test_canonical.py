@@ -19,10 +19,9 @@ from pyspark.sql.types import (
 )
 
 from cdc_lake.errors import UnsupportedError
-from cdc_lake.reconcile.canonical import rule, split_texts
-from cdc_lake.reconcile.columns import shared_columns
+from cdc_lake.reconcile.canonical import rule, shared_columns, split_texts
+from cdc_lake.reconcile.comparison import NEVER_THERE, Differences, RowDifference, TextRow
 from cdc_lake.reconcile.postgres_catalog import NOT_SENT, SourceColumn, SourceTable
-from cdc_lake.reconcile.rows import NEVER_THERE, Differences, RowDifference, TextRow
 
 pytestmark = pytest.mark.core
 

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from support.registry_server import FakeServer, a_record, serving
 
-from cdc_lake.decode.schemas import parse
-from cdc_lake.decode.trees import fields
+from cdc_lake.decode.schemas import fields, parse
 from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.registries import http_client
 from cdc_lake.registries.confluent import ConfluentRegistry

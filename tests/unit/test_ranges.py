@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc_lake.reconcile import ranges
+from cdc_lake.reconcile import comparison
 from cdc_lake.reconcile.canonical import Key
-from cdc_lake.reconcile.ranges import Range, RangeBuckets, RangeComparison, Summary, differing_ranges
+from cdc_lake.reconcile.comparison import Range, RangeBuckets, RangeComparison, Summary, differing_ranges
 
 pytestmark = pytest.mark.core
 
@@ -58,8 +58,8 @@ def is_in(one: Range, key: Key) -> bool:
 
 @pytest.fixture(autouse=True)
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "ROWS_PER_RANGE", 3)
-    monkeypatch.setattr(ranges, "MAX_RANGES", 10)
+    monkeypatch.setattr(comparison, "ROWS_PER_RANGE", 3)
+    monkeypatch.setattr(comparison, "MAX_RANGES", 10)
 
 
 def keys_of(kind: Callable[[int], Key]) -> st.SearchStrategy[dict[Key, int]]:
@@ -82,7 +82,7 @@ def test_every_differing_key_is_in_exactly_one_range(kind: Any, data: st.DataObj
     assert sum(source.get(key, 0) for key in hidden) == sum(silver.get(key, 0) for key in hidden)
     assert set(ranges_of.values()) <= {1}
     assert (found.source_rows, found.silver_rows) == (len(source), len(silver))
-    assert tables.most <= 2 * ranges.MAX_RANGES + 2
+    assert tables.most <= 2 * comparison.MAX_RANGES + 2
 
 
 def test_single_differing_row_is_narrowed_to_a_small_range() -> None:

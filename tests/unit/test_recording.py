@@ -11,9 +11,9 @@ import fastavro
 import pytest
 from support import wire
 
-from cdc_lake.decode.identity import Identity
 from cdc_lake.demo.recorded import RECORDING, TOPIC, RecordedRegistry, RecordedTopic, read_recording
 from cdc_lake.sources.logs import Span
+from cdc_lake.tables.progress import Identity
 
 pytestmark = pytest.mark.core
 

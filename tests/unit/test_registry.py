@@ -3,8 +3,7 @@
 import pytest
 from support.registry_server import FakeServer, a_record, serving
 
-from cdc_lake.decode.schemas import SchemaError, parse
-from cdc_lake.decode.trees import fields
+from cdc_lake.decode.schemas import SchemaError, fields, parse
 from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.registries import http_client
 from cdc_lake.registries.apicurio import ApicurioRegistry

@@ -14,8 +14,7 @@ from cdc_lake.decode import schemas as schemas_module
 from cdc_lake.decode.envelope import row_fields, shape_of
 from cdc_lake.decode.records import WriterSchema
 from cdc_lake.decode.schema_texts import compact, fingerprint, inline
-from cdc_lake.decode.schemas import MAX_TEXT_BYTES, SchemaError, parse
-from cdc_lake.decode.trees import connect_name, fields, non_null
+from cdc_lake.decode.schemas import MAX_TEXT_BYTES, SchemaError, connect_name, fields, non_null, parse
 from cdc_lake.errors import UnsupportedError
 from cdc_lake.silver.evolution import check_names
 

@@ -6,8 +6,7 @@ import pytest
 from support.events import envelope_schema, flat_metadata, flat_schema, key_schema
 
 from cdc_lake.decode.envelope import is_of_signal_table, pruned_schema, row_fields, shape_of
-from cdc_lake.decode.schemas import parse
-from cdc_lake.decode.trees import fields
+from cdc_lake.decode.schemas import fields, parse
 
 pytestmark = pytest.mark.core
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from cdc_lake.cli.app import app
 from cdc_lake.errors import InfrastructureError, InstallationError
-from cdc_lake.reconcile.postgres import open_snapshot
+from cdc_lake.reconcile.sides import open_snapshot
 
 pytestmark = pytest.mark.core
 

@@ -7,8 +7,7 @@ import fastavro
 import pytest
 from pyspark.sql.types import IntegerType, MapType, NullType, StringType, StructField, StructType
 
-from cdc_lake.decode.schemas import parse
-from cdc_lake.decode.trees import differences
+from cdc_lake.decode.schemas import differences, parse
 from cdc_lake.errors import IncompatibleSchemaError
 from cdc_lake.sinks.avro import derived_schemas
 

@@ -2,8 +2,12 @@
 
 The servers are its children and end with it, however it ends. It ends on SIGTERM, and when its standard input closes
 because the process that started it has ended. A byte on standard input detaches it from that process.
+
+It holds a lock, and writes the state of its servers to a file.
 """
 
+import fcntl
+import json
 import os
 import select
 import signal
@@ -11,18 +15,20 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import IO, Literal, NamedTuple
 
 from cdc_lake.config import endpoints_file
 from cdc_lake.demo.servers.jvm_servers import Apicurio, Connect, Kafka, Metastore
 from cdc_lake.demo.servers.postgres import Postgres
-from cdc_lake.demo.servers.server import Server, Site, choose_ports, end_with_this_process, tail
-from cdc_lake.demo.servers.state import Failure, ServerRecord, ServerState, StackRecord, take_lock, write_json
+from cdc_lake.demo.servers.server import Server, Site, choose_ports, end_with_this_process, tail, write_json
 from cdc_lake.errors import CdcLakeError, InfrastructureError
 from cdc_lake.spark.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock
 from cdc_lake.spark.java import find_java
+
+ServerState = Literal["stopped", "starting", "running", "died"]
 
 ALREADY_RUNNING = 3
 """Exit code of a keeper if another one is running."""
@@ -32,6 +38,81 @@ _POLL_SECONDS = 0.1
 _STOP_CONNECT_SECONDS = 5.0
 _STOP_SECONDS = 7.0
 _LAST_SECONDS = 2.0
+
+
+class Failure(NamedTuple):
+    """The three parts of an error in the keeper."""
+
+    where: str
+    what: str
+    todo: str
+
+
+@dataclass(frozen=True)
+class ServerRecord:
+    """The state of a server."""
+
+    name: str
+    state: ServerState
+    pid: int | None
+    address: str
+    note: str
+
+
+@dataclass(frozen=True)
+class StackRecord:
+    """The state of a stack.
+
+    Args:
+        keeper: its process id.
+        failure: why it could not be started, if so.
+    """
+
+    keeper: int
+    servers: Sequence[ServerRecord]
+    failure: Failure | None = None
+
+    def write(self, folder: Path) -> None:
+        """Replace the stored state."""
+        write_json(_state_file(folder), asdict(self))
+
+
+def read_record(folder: Path) -> StackRecord | None:
+    """The last state of the keeper, whether it is running or not; none if there is none."""
+    try:
+        content = json.loads(_state_file(folder).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    failure = content["failure"]
+    servers = [ServerRecord(**server) for server in content["servers"]]
+    return StackRecord(content["keeper"], servers, Failure(*failure) if failure else None)
+
+
+def forget_record(folder: Path) -> None:
+    """Remove the state of an earlier keeper."""
+    _state_file(folder).unlink(missing_ok=True)
+
+
+def _take_lock(folder: Path) -> IO[str] | None:
+    """Take the lock that a keeper holds while it runs; none if another keeper holds it."""
+    lock = (folder / "keeper.lock").open("a", encoding="utf-8")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    return lock
+
+
+def is_kept(folder: Path) -> bool:
+    """Whether a keeper is running."""
+    if not folder.is_dir():
+        return False
+    lock = _take_lock(folder)
+    if lock is None:
+        return True
+    lock.close()
+    return False
 
 
 @dataclass
@@ -200,7 +281,7 @@ def main(folder: Path, *more: str) -> int:
     Returns:
         The exit code of the process.
     """
-    lock = take_lock(folder)
+    lock = _take_lock(folder)
     if lock is None:
         return ALREADY_RUNNING
     with lock:
@@ -223,6 +304,10 @@ def _await_end(group: Iterable[_ManagedServer], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while any(kept.lives for kept in group) and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS / 2)
+
+
+def _state_file(folder: Path) -> Path:
+    return folder / "stack.json"
 
 
 if __name__ == "__main__":

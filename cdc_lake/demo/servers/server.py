@@ -16,7 +16,6 @@ from typing import ClassVar, TypedDict
 
 import requests
 
-from cdc_lake.demo.servers.state import write_json
 from cdc_lake.errors import InfrastructureError
 from cdc_lake.spark.jars import Jar, unpack
 
@@ -219,3 +218,11 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+def write_json(file: Path, content: object) -> None:
+    """Write a file atomically."""
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    draft.touch(mode=0o600)  # addresses contain a password
+    draft.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    draft.replace(file)

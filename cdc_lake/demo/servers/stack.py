@@ -15,9 +15,8 @@ import psutil
 
 from cdc_lake.config import endpoints_file
 from cdc_lake.demo.servers.jvm_servers import Metastore
-from cdc_lake.demo.servers.keeper import ALREADY_RUNNING
+from cdc_lake.demo.servers.keeper import ALREADY_RUNNING, ServerRecord, ServerState, forget_record, is_kept, read_record
 from cdc_lake.demo.servers.server import tail
-from cdc_lake.demo.servers.state import ServerRecord, ServerState, forget_record, is_kept, read_record
 from cdc_lake.errors import InfrastructureError
 from cdc_lake.spark.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock, require
 from cdc_lake.spark.java import find_java

@@ -5,7 +5,7 @@ import io
 import pytest
 from fastavro import writer
 
-from cdc_lake.tables.hudi_timeline import incomplete_files, is_removable
+from cdc_lake.tables.hudi_folder import incomplete_files, is_removable
 
 pytestmark = pytest.mark.core
 

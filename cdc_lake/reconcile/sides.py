@@ -1,5 +1,10 @@
-"""Read the source: a snapshot of a Postgres database in one read-only transaction."""
+"""Read both sides of a comparison: a Postgres database and a silver table.
 
+The source is read in a snapshot, in one read-only transaction, and the live rows of silver from one version.
+"""
+
+import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,18 +14,20 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import SecretStr
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
+from cdc_lake.columns import DELETED, UNAVAILABLE, quoted
 from cdc_lake.config import is_loopback
 from cdc_lake.errors import ConfigError, InfrastructureError, UnsupportedError
-from cdc_lake.reconcile.canonical import Key, join_in_source
-from cdc_lake.reconcile.columns import Shared, SharedColumn
-from cdc_lake.reconcile.ranges import RangeBuckets, Summary
-from cdc_lake.reconcile.rows import TextRow
+from cdc_lake.reconcile.canonical import Key, Shared, SharedColumn, join_in_silver, join_in_source
+from cdc_lake.reconcile.comparison import RangeBuckets, Summary, TextRow
 
 _OLDEST = 140_000
-_ROWS_AT_ONCE = 500
+_SOURCE_ROWS_AT_ONCE, _SILVER_ROWS_AT_ONCE = 500, 1_000
 _CONNECT_SECONDS = 10
 _SUMS = ", ".join(f"sum(('x' || substr(digest, {at}, 8))::bit(32)::bigint)::bigint" for at in (1, 9, 17, 25))
+_POSITION = "__source_position"
 
 
 @contextmanager
@@ -79,7 +86,7 @@ def _check(connection: psycopg.Connection[Any], where: str) -> None:
         raise UnsupportedError(where, "its encoding is not UTF-8", "use a database in UTF-8, which Debezium requires")
 
 
-def lsn(connection: psycopg.Connection[Any]) -> int:
+def lsn_of_source(connection: psycopg.Connection[Any]) -> int:
     """The current end of the database's log; all changes in the snapshot are before it."""
     query = (
         "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END"
@@ -100,8 +107,8 @@ class SourceRows:
     def __init__(self, connection: psycopg.Connection[Any], shared: Shared) -> None:
         self._connection = connection
         self._table = _escaped(shared.table.qualified)
-        key = [_text(one) for one in shared.key]
-        self._texts = [_text(one) for one in shared.others]
+        key = [_text_in_source(one) for one in shared.key]
+        self._texts = [_text_in_source(one) for one in shared.others]
         if shared.has_number_as_key:
             self._key, self._type = _escaped(sql.Identifier(shared.key[0].column.name).as_string()), "int8[]"
         else:
@@ -115,7 +122,7 @@ class SourceRows:
         return int(rows)
 
     def split(self, buckets: RangeBuckets, size: int) -> Mapping[int, Sequence[tuple[Key, Summary]]]:
-        """See `ranges.SplitSource`."""
+        """See `comparison.SplitSource`."""
         query = f"""
             SELECT bucket, min(key), count(*), {_SUMS}
             FROM (
@@ -153,7 +160,7 @@ class SourceRows:
 
     def _stream(self, query: str, parameters: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
         with self._connection.cursor(name="reconcile") as cursor:
-            cursor.itersize = _ROWS_AT_ONCE
+            cursor.itersize = _SOURCE_ROWS_AT_ONCE
             yield from cursor.execute(query.encode(), parameters)
 
 
@@ -161,10 +168,83 @@ def _parameters(buckets: RangeBuckets) -> dict[str, Any]:
     return {"bounds": list(buckets.bounds), "numbers": list(buckets.numbers)}
 
 
-def _text(one: SharedColumn) -> str:
+def _text_in_source(one: SharedColumn) -> str:
     return _escaped(one.rule.source.replace("{c}", sql.Identifier(one.column.name).as_string()))
 
 
 def _escaped(text: str) -> str:
     """Escape SQL for psycopg, which replaces parameters."""
     return text.replace("%", "%%")
+
+
+def lsn_of_silver(rows: DataFrame) -> int | None:
+    """The highest position in Postgres's log of the changes in a silver table, including deletes."""
+    ((found,),) = rows.agg(F.max(F.col(_POSITION)[0])).collect()
+    return None if found is None else int(found)
+
+
+class SilverRows:
+    """A table's rows as canonical texts.
+
+    Args:
+        rows: the rows of one version, including silver's own columns.
+        shared: the columns to compare.
+    """
+
+    def __init__(self, rows: DataFrame, shared: Shared) -> None:
+        live = rows.where(~F.col(DELETED).eqNullSafe(True))
+        key, texts = ([_text_in_silver(one) for one in columns] for columns in (shared.key, shared.others))
+        self._type = "bigint" if shared.has_number_as_key else "string"
+        one_key = key[0].cast(self._type) if len(key) == 1 else join_in_silver(key)
+        self._digests = live.select(one_key.alias("key"), F.md5(join_in_silver([*key, *texts])).alias("digest"))
+        names = [text.alias(f"_{number}") for number, text in enumerate(texts)]
+        self._texts = live.select(one_key.alias("key"), F.col(UNAVAILABLE).alias("unavailable"), *names)
+
+    def sum(self, buckets: RangeBuckets) -> Mapping[int, Summary]:
+        """See `comparison.SumSilver`."""
+        parts = (F.conv(F.substring("digest", at, 8), 16, 10).cast("bigint") for at in (1, 9, 17, 25))
+        found = self._in(self._digests, buckets).groupBy("bucket").agg(F.count("*"), *map(F.sum, parts))
+        return {number: Summary(rows, tuple(sums)) for number, rows, *sums in found.collect()}
+
+    def rows(self, buckets: RangeBuckets, number: int) -> Iterator[TextRow]:
+        """Stream the rows of some ranges in key order, about a thousand at a time.
+
+        Args:
+            number: estimated number of rows.
+        """
+        rows = self._in(self._texts, buckets).drop("bucket")
+        partitions = max(math.ceil(number / _SILVER_ROWS_AT_ONCE), 1)
+        ordered = rows.repartitionByRange(partitions, "key").sortWithinPartitions("key")
+        return map(_text_row, ordered.toLocalIterator())
+
+    def rows_of(self, keys: Sequence[Key]) -> Iterator[TextRow]:
+        """The rows of these keys, in key order."""
+        found = self._texts.where(F.col("key").isin(list(keys))).collect()
+        return iter(sorted(map(_text_row, found), key=lambda row: row.key))
+
+    def _in(self, rows: DataFrame, buckets: RangeBuckets) -> DataFrame:
+        numbered = rows.withColumn("bucket", self._bucket(buckets.bounds))
+        is_all = len(buckets.numbers) > len(buckets.bounds)
+        return numbered if is_all else numbered.where(F.col("bucket").isin(list(buckets.numbers)))
+
+    def _bucket(self, bounds: Sequence[Key]) -> Column:
+        """The number of a key's bucket, int, by binary search in `bounds`."""
+        if not bounds:
+            return F.lit(0)
+        # One JSON literal: Spark takes long to plan a thousand literals.
+        there = F.from_json(F.lit(json.dumps(list(bounds))), f"array<{self._type}>")
+        steps = F.array(*(F.lit(1 << bit) for bit in reversed(range(len(bounds).bit_length()))))
+        return F.aggregate(
+            steps,
+            F.lit(0),
+            lambda at, step: F.when(F.get(there, at + step - 1) <= F.col("key"), at + step).otherwise(at),
+        )
+
+
+def _text_in_silver(one: SharedColumn) -> Column:
+    return F.coalesce(*(rule.silver(F.col(quoted(name))) for name, rule in one.rules.items()))
+
+
+def _text_row(row: Sequence[object]) -> TextRow:
+    key, unavailable, *texts = row
+    return TextRow(key, tuple(texts), tuple(unavailable or ()))  # type: ignore[arg-type]
