@@ -52,7 +52,6 @@ class Entry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names under which it is listed."""
         return names(self.name, self.kind)
 
 
@@ -167,7 +166,6 @@ def plain_location(location: str) -> str:
 
 
 def is_below(path: str, root: str) -> bool:
-    """Whether a path is inside a folder."""
     return plain_location(path).startswith(f"{plain_location(root)}/")
 
 

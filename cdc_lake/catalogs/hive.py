@@ -179,7 +179,6 @@ class HiveCatalog:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Translate the errors of Hive's client to cdc_lake's."""
         try:
             yield
         except Py4JJavaError as exc:

@@ -78,8 +78,6 @@ def _open_gold(run: OpenRun, name: str, spark: SparkSession) -> Table[Any]:
 
 @dataclass(frozen=True)
 class _Maintain(Work):
-    """The work on each table; the amount of work is not known in advance."""
-
     run: OpenRun
     tables: Mapping[str, _MaintainedTable]
 

@@ -39,7 +39,6 @@ class SchemaAttempt(BaseModel):
 
     Attributes:
         fingerprint: the schema's fingerprint; its text is in `_schemas/<fingerprint>.avsc` of the lake.
-        name: the name of the Avro record.
         fields: the values read before the failure, by path, as Avro stores them.
         stops_at: the field that cannot be read.
         problem: why the schema does not fit the bytes; null if it does.
@@ -59,7 +58,6 @@ class KeyOrValue(BaseModel):
         size: the size in bytes; null without a key or value.
         head: the first 256 bytes, hexadecimal.
         frame: how the bytes name their schema (docs/explanation/bronze.md "Frames"); null if they do not.
-        reference: a description of the schema that they name.
         text: the body, if it is text.
         tried: the attempts with the schema that bronze used or, if it found none, with all schemas that the id has had
             in this lake.

@@ -114,8 +114,6 @@ def _table_of(tables: Sequence[SourceTable], topic: str, prefix: str) -> SourceT
 
 @dataclass(frozen=True)
 class _Reconcile(Work):
-    """The work on each table; the amount of work is not known in advance."""
-
     run: Run
     targets: Mapping[str, SilverTarget]
     scheduler: TableScheduler
@@ -206,7 +204,6 @@ class _Reconcile(Work):
 
 
 def _lsn_text(place: int) -> str:
-    """A source position in Postgres' notation."""
     return f"{place >> 32:X}/{place & 0xFFFFFFFF:X}"
 
 

@@ -50,7 +50,6 @@ class TableStatus(BaseModel):
     """The status of one table of a layer.
 
     Attributes:
-        table: topic name.
         commit: its last commit number; None if the table does not exist.
         consumed: bronze: `{partition: next offset}`; silver: `{bronze: batch}`.
         behind_records: records not yet processed. For bronze, a difference of offsets, some of which may not exist;
@@ -190,7 +189,6 @@ def _silver_status(lake: Lake, reader: Reader, target: SilverTarget, bronze: Bro
 
 
 def _add_lag(bronze: TableStatus, progress: BronzeProgress, log: TopicLog, source: TopicSource) -> None:
-    """Add the lag between a bronze table and its topic."""
     if log.problem is not None:
         return
     left = unread(log, progress.offsets.get(log.id, {}))

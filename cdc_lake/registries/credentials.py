@@ -19,8 +19,6 @@ _EARLY_SHARE = 0.2
 
 
 class Anonymous:
-    """No credentials."""
-
     def authorization(self) -> str | None:
         return None
 
@@ -29,8 +27,6 @@ class Anonymous:
 
 
 class Basic:
-    """A user and a password."""
-
     def __init__(self, user: str, password: SecretStr) -> None:
         self._user = user
         self._password = password

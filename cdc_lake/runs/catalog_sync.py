@@ -58,7 +58,6 @@ class CatalogReport(BaseModel):
 
     @property
     def drifted(self) -> list[EntryReport]:
-        """The entries that differ from their tables."""
         return [one for one in self.entries if one.differences]
 
 
@@ -203,9 +202,6 @@ def check_catalog_name(lake: Lake, storage: Storage, layer: str, table: str, oth
     Existing tables keep their names; of several new tables, the first by name gets it.
 
     Args:
-        storage: the lake's files.
-        layer: the layer of the table.
-        table: the name of the new table.
         others: the tables with the same catalog name, and the name; see `colliding`.
 
     Raises:
@@ -293,7 +289,6 @@ class _CatalogComparison:
     """Compares tables with the catalog.
 
     Attributes:
-        lake: the lake.
         entries: the correct entries of the tables that exist.
         found: all entries in their databases.
     """

@@ -154,7 +154,6 @@ class TableScheduler:
         return self._sessions[0]
 
     def files(self, lake: Lake) -> Files:
-        """The lake's files, for reading; see `session.lake_files`."""
         return lake_files(lake.root, self.session)
 
     def run(self, *layers: Layer) -> list[Report]:
@@ -328,7 +327,6 @@ class TableScheduler:
 
         Args:
             report: gets a report per table.
-            tables: names.
             work: processes the batches.
             leases: None if the work writes nothing.
 
@@ -350,7 +348,6 @@ class TableScheduler:
 
         Args:
             queue: the tables of each topic, those of the first layer first.
-            reports: the reports of the tables.
             more: returns topics that are due again.
         """
         failpoints.check()
@@ -510,12 +507,7 @@ def _in_session(spark: SparkSession, serve: Callable[[SparkSession], None]) -> N
 
 
 class _News:
-    """Finds topics that have new data again during a round of a continuous run, for `_ROUND_SECONDS`.
-
-    Args:
-        layer: the first layer.
-        queue: the tables by topic.
-    """
+    """Finds topics that have new data again during a round of a continuous run, for `_ROUND_SECONDS`."""
 
     def __init__(self, layer: Layer, queue: Mapping[str, Sequence[_Turn]]) -> None:
         self._layer = layer
@@ -547,7 +539,6 @@ class _News:
 
 
 def _new_data(layer: Layer, tables: Sequence[TableReport]) -> list[NewData | None]:
-    """The new data of each table of a layer."""
     with ThreadPoolExecutor(PARALLEL_READS) as pool:
         return list(pool.map(partial(_none_on_error, layer.new_data), tables))
 

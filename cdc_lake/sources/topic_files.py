@@ -178,11 +178,7 @@ class FileHeaders:
         return self._with_footer(file, parquet_schema)
 
     def _with_container(self, file: TopicFile, get: Callable[[Any], T]) -> T:
-        """Call `get` with Avro's reader of a file.
-
-        Raises:
-            InfrastructureError: the file is truncated, which Avro's reader does not notice.
-        """
+        """Call `get` with Avro's reader of a file."""
         path = self._path(file.path)
         with ExitStack() as ends:
             opened = self._container_input(path, self._hadoop)

@@ -43,10 +43,6 @@ _FILE_STATUS = re.compile(r"FileStatus\{path=(.*?); isDirectory=false; .*?\bmodi
 def translated(where: str, what: str, todo: str, folder: str) -> Iterator[None]:
     """Translate a store's errors to cdc_lake's.
 
-    Args:
-        where, what, todo: the parts of the error.
-        folder: the folder that is read or written.
-
     Raises:
         ConfigError: the store rejects the operation.
         InfrastructureError: the store does not respond, or is full.
@@ -243,7 +239,6 @@ class Storage(Files):
         self._fs(path).delete(self._path(path), False)
 
     def remove_folder(self, path: str) -> None:
-        """Remove a folder with its content."""
         self._fs(path).delete(self._path(path), True)
 
     def modified_ms(self, path: str) -> int | None:
@@ -311,13 +306,7 @@ class Storage(Files):
 
 
 class _HadoopFile(io.RawIOBase):
-    """Random access to a file through Hadoop.
-
-    Args:
-        stream: Hadoop's stream of the file.
-        length: the file's length in bytes.
-        utils: the Java class IOUtils.
-    """
+    """Random access to a file through Hadoop."""
 
     def __init__(self, stream: Any, length: int, utils: Any) -> None:
         self._stream, self._length, self._utils = stream, length, utils

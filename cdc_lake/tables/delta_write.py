@@ -67,8 +67,6 @@ def committing(
     The settings are unset again; otherwise Delta would silently skip the session's next commit.
 
     Args:
-        spark: the session that commits.
-        path: the table's folder.
         settings: names without `spark.databricks.delta.` -> values.
         locked: returns the error if another run committed first.
 

@@ -36,7 +36,6 @@ class Newest(NamedTuple, Generic[P]):
     """The state of a table after its newest commit.
 
     Attributes:
-        progress: its progress.
         table_id, version: see `Table`.
         bytes: the size of its files, for Hudi including older versions; None if Delta's log does not have it, or the
             lake is not in a local folder.
@@ -53,10 +52,6 @@ def newest_commit(files: Files, path: str, format: Literal["delta", "hudi"], kin
 
     None if there is no table, if another program or version made the newest commit, if the table was restored, or if a
     file is damaged. Spark then reads the log and reports problems.
-
-    Args:
-        path: the table's folder.
-        kind: the progress of the table's layer.
     """
     read: Callable[[Files, str, type[P]], Newest[P] | None] = _of_delta if format == "delta" else _of_hudi
     try:
@@ -101,9 +96,6 @@ def newest_rows(files: Files, path: str) -> tuple[Newest[BronzeProgress], list[D
     """A bronze table's `newest_commit` and its data files.
 
     None if `newest_commit` is None, or if only Delta can read the files: with deletion vectors or mapped columns.
-
-    Args:
-        path: the table's folder.
     """
     try:
         log = _delta_log(files, path)
@@ -127,7 +119,6 @@ def rows_where(
     """The rows of a table that meet a condition.
 
     Args:
-        rows: the table's data files.
         columns: the columns to return, including those of the condition.
         least: column -> lower bound of its values in rows that meet the condition. Other files are not opened.
     """
@@ -145,11 +136,7 @@ def rows_where(
 
 
 def newest_schema(files: Files, path: str) -> StructType | None:
-    """A Delta table's columns; None if `newest_rows` is None.
-
-    Args:
-        path: the table's folder.
-    """
+    """A Delta table's columns; None if `newest_rows` is None."""
     try:
         log = _delta_log(files, path)
         if log is None or _newest_in(log, files, path, Progress) is None or log.maps_columns():
