@@ -33,8 +33,6 @@ class Entry:
     Attributes:
         table: its name in reports.
         layer: bronze, silver or gold.
-        kind: its storage type.
-        path: its folder.
         schema: all columns, including the table format's and partition columns; comments are in their metadata.
         partition_by: partition columns, if readers need to know them: one column or none, in Hudi only.
         partitions: folder names of the partitions.

@@ -107,11 +107,7 @@ def _is_made_from(progress: GoldProgress, sources: Mapping[str, SilverProgress],
 
 @dataclass(frozen=True)
 class _GoldWork(Work):
-    """The layer's work.
-
-    Attributes:
-        silver_topics: the topics that silver has.
-    """
+    """The layer's work."""
 
     run: OpenRun
     models: Mapping[str, GoldModel]

@@ -65,11 +65,7 @@ class Bearer:
 
 
 class ClientCredentials:
-    """OAuth tokens of a client id and secret, each used until shortly before it expires.
-
-    Args:
-        provider: the token endpoint.
-    """
+    """OAuth tokens of a client id and secret, each used until shortly before it expires."""
 
     def __init__(self, provider: Endpoint, client_id: str, client_secret: SecretStr, scope: str | None) -> None:
         # RFC 6749 §2.3.1: id and secret are form-encoded first.

@@ -42,7 +42,6 @@ class KafkaSink:
     Args:
         bootstrap_servers: host:port, comma separated.
         timeout_seconds: for one request to the broker.
-        subjects: the registry.
         by_hand: folder of handwritten schemas, `<subject>.avsc`; missing ones are derived.
         login: client settings.
     """
