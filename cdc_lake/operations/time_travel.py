@@ -264,42 +264,35 @@ def _check_snapshot_has_ended(rows: DataFrame, point: SourceTime, topic: str) ->
 
 def _differences(before: _State, after: _State) -> DataFrame:
     """The row changes that turn one state into another."""
-    was, is_now = (state.rows.where(~F.col(DELETED).eqNullSafe(True)) for state in (before, after))
-    columns = StructType([*is_now.schema, *(field for field in was.schema if field.name not in is_now.columns)])
-    sides = [as_struct(rows, columns, name) for rows, name in ((was, "was"), (is_now, "is_now"))]
-    same_key = reduce(and_, (same(StructType([columns[name]]), "was", "is_now") for name in after.keys))
+    live = (state.rows.where(~F.col(DELETED).eqNullSafe(True)) for state in (before, after))
+    columns, was, is_now = as_structs(*live)
+    same_key = is_same(StructType([columns[name] for name in after.keys]))
     old, new = F.col("was"), F.col("is_now")
     of_source = StructType([field for field in columns if field.name not in SILVER_META])
     found = (
-        sides[0]
-        .join(sides[1], same_key, "full")
-        .select(
-            F.explode(
-                F.when(old.isNull(), F.array(_change("insert", new)))
-                .when(new.isNull(), F.array(_change("delete", old)))
-                .when(
-                    ~same(of_source, "was", "is_now"),
-                    F.array(_change("update_preimage", old), _change("update_postimage", new)),
-                )
-            ).alias("change")
-        )
+        F.when(old.isNull(), F.array(_change("insert", new)))
+        .when(new.isNull(), F.array(_change("delete", old)))
+        .when(~is_same(of_source), F.array(_change("update_preimage", old), _change("update_postimage", new)))
     )
-    return found.select("change.row.*", F.col("change.type").alias(CHANGE_TYPE))
+    changed = was.join(is_now, same_key, "full").select(F.explode(found).alias("change"))
+    return changed.select("change.row.*", F.col("change.type").alias(CHANGE_TYPE))
 
 
-def as_struct(rows: DataFrame, columns: StructType, name: str) -> DataFrame:
-    """Each row as one struct of these columns; columns that the row lacks are null."""
-    return as_columns_of(columns, rows).select(F.struct("*").alias(name))
+def as_structs(was: DataFrame, is_now: DataFrame) -> tuple[StructType, DataFrame, DataFrame]:
+    """The columns of two states, and their rows as structs `was` and `is_now` of these; missing columns are null."""
+    columns = StructType([*is_now.schema, *(field for field in was.schema if field.name not in is_now.columns)])
+    before, after = (as_columns_of(columns, rows) for rows in (was, is_now))
+    return columns, before.select(F.struct("*").alias("was")), after.select(F.struct("*").alias("is_now"))
 
 
-def same(fields: StructType, one: str, other: str) -> Column:
-    """Whether two structs are equal in some fields. Maps compare as sorted entries: Spark cannot compare maps."""
+def is_same(fields: StructType) -> Column:
+    """Whether `was` and `is_now` are equal in these fields. Spark cannot compare maps, so it compares their entries."""
 
     def value(struct: str, field: StructField) -> Column:
         found = F.col(struct)[field.name]
         return F.array_sort(F.map_entries(found)) if isinstance(field.dataType, MapType) else found
 
-    return reduce(and_, (value(one, field).eqNullSafe(value(other, field)) for field in fields))
+    return reduce(and_, (value("was", field).eqNullSafe(value("is_now", field)) for field in fields))
 
 
 def _change(kind: str, row: Column) -> Column:
