@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import cache, partial
-from typing import NamedTuple
 
 from py4j.protocol import Py4JJavaError
 from pydantic import BaseModel
@@ -121,13 +120,13 @@ def status(
         read = list(pool.map(lambda topic: without_spark(partial(_read_topic, lake, plain, topic)), topics))
     for topic, known in zip(topics, read, strict=True):
         try:
-            of_topic = known[0] if known else _read_topic(lake, SparkReader(lake, session()), topic)
+            consumed, of_topic = known[0] if known else _read_topic(lake, SparkReader(lake, session()), topic)
         except _UNREADABLE as error:
             found.tables.append(_unreadable_status(lake, "bronze", topic, error))
             continue
         if view.source is not None and topic in logs:
-            _add_lag(of_topic.tables[0], of_topic.consumed, logs[topic], view.source)
-        found.tables += of_topic.tables
+            _add_lag(of_topic[0], consumed, logs[topic], view.source)
+        found.tables += of_topic
     for one in found.tables:
         one.last_run = runs.get((one.layer, one.table))
         one.freshness = freshness.get(one.table) if one.layer == "silver" else None
@@ -135,19 +134,8 @@ def status(
     return found
 
 
-class _Topic(NamedTuple):
-    """The tables of a topic.
-
-    Attributes:
-        consumed: bronze's progress.
-        tables: their status, bronze first.
-    """
-
-    consumed: BronzeProgress
-    tables: list[TableStatus]
-
-
-def _read_topic(lake: Lake, reader: Reader, topic: str) -> _Topic:
+def _read_topic(lake: Lake, reader: Reader, topic: str) -> tuple[BronzeProgress, list[TableStatus]]:
+    """Bronze's progress, and the status of the topic's tables, bronze first."""
     bronze = reader.bronze(topic)
     found = TableStatus(
         table=topic,
@@ -157,7 +145,7 @@ def _read_topic(lake: Lake, reader: Reader, topic: str) -> _Topic:
         quarantined=bronze.rows.quarantined(),
     )
     silver = [_silver_status(lake, reader, target, bronze) for target in lake.silver(topic)]
-    return _Topic(bronze.progress, [found, *silver])
+    return bronze.progress, [found, *silver]
 
 
 def _unreadable_status(lake: Lake, layer: str, table: str, error: Exception) -> TableStatus:

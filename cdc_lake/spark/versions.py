@@ -73,7 +73,6 @@ _JVM_NAMES_OF_ALL = (
     *(("io", "delta", "tables", "DeltaTable"), ("org", "apache", "spark", "sql", "delta", "DeltaLog")),
     ("org", "apache", "hadoop", "fs", "Path"),
 )
-_UNKNOWN = "of unknown version"
 
 
 @dataclass(frozen=True)
@@ -375,7 +374,7 @@ def _version_behind(name: str) -> str | None:
         return None
     # From the jar's manifest.
     package = found.getPackage()
-    return (package and package.getImplementationVersion()) or _UNKNOWN
+    return (package and package.getImplementationVersion()) or "of unknown version"
 
 
 def _class(name: str) -> Any:

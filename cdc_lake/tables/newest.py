@@ -8,7 +8,7 @@ not use Hadoop's credentials, and ignores commits that a catalog coordinates.
 import io
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
 from urllib.parse import unquote
 
@@ -58,9 +58,11 @@ def newest_commit(files: Files, path: str, format: Literal["delta", "hudi"], kin
     None if there is no table, if another program or version made the newest commit, if the table was restored, or if a
     file is damaged. Spark then reads the log and reports problems.
     """
-    read: Callable[[Files, str, type[P]], Newest[P] | None] = _of_delta if format == "delta" else _of_hudi
     try:
-        return read(files, path, kind)
+        if format == "hudi":
+            return _of_hudi(files, path, kind)
+        log = _delta_log(files, path)
+        return _newest_in(log, files, path, kind) if log else None
     except _NOT_PLAIN:
         return None
 
@@ -231,11 +233,6 @@ def _delta_log(files: Files, path: str) -> _DeltaLog | None:
         return None
     commits = {version: actions(version) for version in after or [newest]}
     return _DeltaLog(newest, checkpoint, [action for one in after for action in commits[one]], commits[newest])
-
-
-def _of_delta(files: Files, path: str, kind: type[P]) -> Newest[P] | None:
-    log = _delta_log(files, path)
-    return _newest_in(log, files, path, kind) if log else None
 
 
 def _newest_in(log: _DeltaLog, files: Files, path: str, kind: type[P]) -> Newest[P] | None:
