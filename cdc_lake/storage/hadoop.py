@@ -5,7 +5,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -140,21 +140,15 @@ class Storage(Files):
         yield from ((path, int(modified_ms)) for path, modified_ms in found)
 
     def read_text(self, path: str) -> str:
-        stream = self._fs(path).open(self._path(path))
-        try:
+        with closing(self._fs(path).open(self._path(path))) as stream:
             text: str = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
             return text
-        finally:
-            stream.close()
 
     def read_bytes(self, path: str) -> bytes | None:
         """See `Files`. Also None if the file does not match its checksum."""
         try:
-            stream = self._fs(path).open(self._path(path))
-            try:
+            with closing(self._fs(path).open(self._path(path))) as stream:
                 return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
-            finally:
-                stream.close()
         except Py4JJavaError as exc:
             if _is(exc, "FileNotFoundException") or _is(exc, "ChecksumException"):
                 return None
@@ -169,17 +163,14 @@ class Storage(Files):
     def first_line(self, path: str) -> str | None:
         """The first line of a file; None if the file does not exist or is empty."""
         try:
-            stream = self._fs(path).open(self._path(path))
+            with closing(self._fs(path).open(self._path(path))) as stream:
+                reader = self._jvm.java.io.BufferedReader(self._jvm.java.io.InputStreamReader(stream, "UTF-8"))
+                line: str | None = reader.readLine()
+                return line
         except Py4JJavaError as exc:
             if _is(exc, "FileNotFoundException"):
                 return None
             raise
-        try:
-            reader = self._jvm.java.io.BufferedReader(self._jvm.java.io.InputStreamReader(stream, "UTF-8"))
-            line: str | None = reader.readLine()
-            return line
-        finally:
-            stream.close()
 
     def write_once(self, path: str, text: str) -> None:
         if self.exists(path):
@@ -262,10 +253,8 @@ class Storage(Files):
     def _create(self, path: str, text: str, *, overwrite: bool) -> None:
         stream = self._fs(path).create(self._path(path), overwrite)
         try:
-            try:
+            with closing(stream):
                 stream.write(bytearray(text, "utf-8"))
-            finally:
-                stream.close()
         except Py4JJavaError:
             if not overwrite:
                 self.remove(path)
