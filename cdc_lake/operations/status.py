@@ -1,7 +1,7 @@
 """The status of every table: position, lag, last run and number of quarantined records."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import cache, partial
@@ -194,7 +194,9 @@ def _seconds_since(then_ms: int | None) -> float:
 def _last_runs(storage: Files, folder: str) -> tuple[Mapping[tuple[str, str], LastRun], Mapping[str, Freshness]]:
     """The last run by layer and table, and the last freshness by table, from the latest reports."""
     found, freshness = dict[tuple[str, str], LastRun](), dict[str, Freshness]()
-    for report in _reports(storage, folder):
+    names = [name for name in storage.names(folder) if name.endswith(".json")]
+    for name in reversed(names[-_MAX_REPORTS:]):
+        report = Report.model_validate_json(storage.read_text(f"{folder}/{name}"))
         for done in report.tables:
             last = LastRun(
                 run_id=report.run_id,
@@ -206,9 +208,3 @@ def _last_runs(storage: Files, folder: str) -> tuple[Mapping[tuple[str, str], La
             if done.freshness:
                 freshness.setdefault(done.table, done.freshness)
     return found, freshness
-
-
-def _reports(storage: Files, folder: str) -> Iterator[Report]:
-    names = [name for name in storage.names(folder) if name.endswith(".json")]
-    for name in reversed(names[-_MAX_REPORTS:]):
-        yield Report.model_validate_json(storage.read_text(f"{folder}/{name}"))
