@@ -37,14 +37,11 @@ def run_gold(
 
     Args:
         models: names or globs.
-        spark: the session (default: a new one).
-        scheduler: runs the work (default: a new one, in the calling thread).
 
     Raises:
         UnknownTableError: a name or glob matches no model.
         ModelError: the header of one of them is wrong.
         ConfigError: a setting requires another setting.
-        InstallationError: the installed packages cannot start Spark.
     """
     scheduler = scheduler or TableScheduler(spark=spark)
     (report,) = scheduler.run(_GoldLayer.of(config, models, scheduler))

@@ -99,12 +99,10 @@ def show_quarantined(
 
     Args:
         tables: topic names or globs.
-        spark: the session (default: a new one).
         limit: maximum number of records; the first in the log are taken.
 
     Raises:
         UnknownTableError: a name or glob matches no bronze table.
-        InstallationError: Spark cannot start with the installed packages.
     """
     spark = spark or build_session("cdc_lake quarantine", config.max_record_bytes)
     storage, lake, of_files = Storage(spark), lake_of(config), bool(config.files.root)

@@ -74,14 +74,11 @@ def run_rebuild(
 
     Args:
         tables: names or globs of tables: `<topic>`, or `<topic>@<kind>` for its further silver tables.
-        spark: the session (default: a new one).
         options: the options (default: rebuild from all of bronze).
-        scheduler: runs the work (default: a new one, in the calling thread).
 
     Raises:
         UnknownTableError: a name or glob matches no table.
         ConfigError: a setting requires another setting.
-        InstallationError: Spark cannot start with the installed packages.
     """
     run, options = Run.begin(config, Report(layer="rebuild")), options or RebuildOptions()
     scheduler = scheduler or TableScheduler(spark=spark)

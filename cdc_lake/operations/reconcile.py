@@ -39,15 +39,12 @@ def run_reconcile(
 
     Args:
         tables: topic names or globs.
-        spark: the session (default: a new one).
         wait_seconds: how long to recheck keys that differ, so that changes in flight can arrive.
         keys: how many differing keys of each table are in the report.
-        scheduler: runs the work (default: a new one, in the calling thread).
 
     Raises:
         UnknownTableError: a name or glob matches no bronze table.
         ConfigError: files cannot be written, read or deleted in the lake.
-        InstallationError: Spark cannot start with the installed packages.
     """
     run = Run.begin(config, Report(layer="reconcile"))
     scheduler = scheduler or TableScheduler(spark=spark)
