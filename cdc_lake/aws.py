@@ -58,9 +58,6 @@ def client(service: str, region: str | None = None, *, path_style: bool = False,
 def translated(where: str) -> Iterator[None]:
     """Translate boto3's errors to cdc_lake's.
 
-    Args:
-        where: the requested resource, for the message.
-
     Raises:
         ConfigError: the resource does not exist, or the credentials are missing or lack a permission.
         InfrastructureError: AWS does not respond.
@@ -101,11 +98,7 @@ def translated(where: str) -> Iterator[None]:
 
 
 def rejects_credentials(error: Any) -> bool:
-    """Whether AWS rejects the credentials or their permissions, so that retries do not help.
-
-    Args:
-        error: a `ClientError` of botocore.
-    """
+    """Whether AWS rejects the credentials or their permissions, so that retries do not help."""
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     code = error.response.get("Error", {}).get("Code", "")
     return status in _CREDENTIALS_REJECTED_STATUSES or bool(_CREDENTIALS_REJECTED.search(code))

@@ -126,7 +126,6 @@ def permanent_error(where: str, message: str) -> ConfigError | None:
     """The error of a broker's rejection that retries do not fix; none for other errors.
 
     Args:
-        where: what was read.
         message: the message of Java's client or librdkafka.
     """
     for java, client, what, todo in _REJECTIONS:

@@ -56,7 +56,6 @@ def reach(point: str, **at: int) -> None:
     """Run the actions of the failpoints that are set for this point, in order.
 
     Args:
-        point: one of `POINTS`.
         at: the run's position, by the names of the point's conditions.
 
     Raises:

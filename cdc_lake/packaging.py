@@ -73,10 +73,8 @@ class UploadPlan(BaseModel):
     """A package's files: the content of its `upload.json`.
 
     Attributes:
-        version: the version of cdc_lake.
         profile: the profile of its jars, a file of conf/jars.
         spark: the Spark release line of the jars.
-        arch: the nodes' processor architecture.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -99,9 +97,7 @@ def build(
     """Build a package from this checkout; it replaces an existing one.
 
     Args:
-        into: the package's folder.
         profile: a name of `versions.PROFILES`.
-        arch: the nodes' processor architecture.
         s3a: include the jars for s3a://, which EMR and many clusters already have.
         progress: called with a short description of each step.
 
@@ -203,12 +199,7 @@ def _secret_files(conf: Path) -> set[Path]:
 
 
 def _referenced(node: yaml.Node | None, key: str = "") -> Iterator[str]:
-    """The paths of secrets in settings.
-
-    Args:
-        node: a setting, or a group or list of settings.
-        key: its key.
-    """
+    """The paths of secrets in settings."""
     if isinstance(node, yaml.MappingNode):
         for name, value in node.value:
             yield from _referenced(value, str(name.value))

@@ -96,11 +96,8 @@ class _Batch:
     """A batch whose records were read.
 
     Attributes:
-        topic: the run on its topic.
         before: bronze's progress.
-        spans: the offsets of the records.
         records: the columns of `scan_records`, persisted.
-        summary: the summary of the records.
     """
 
     topic: TopicRun
@@ -412,12 +409,7 @@ def _check_quarantine_limit(done: TableReport, settings: TableConfig) -> None:
 
 
 def _check_usable(topic: TopicRun, batch: int) -> None:
-    """Warn if no record of the run could be used, and raise if `quality.on_unusable_records` is `stop`.
-
-    Args:
-        topic: the run, after its last batch.
-        batch: the number of that batch.
-    """
+    """Warn if no record of the run could be used, and raise if `quality.on_unusable_records` is `stop`."""
     done, counts = topic.done, Counter(topic.done.rows)
     if not counts["read"] or counts["quarantined"] + counts["dropped"] < counts["read"]:
         return

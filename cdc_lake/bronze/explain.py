@@ -30,8 +30,6 @@ def with_reasons(rows: DataFrame, schemas: SchemaFiles, frames: Collection[str])
 
     Args:
         rows: the columns of `bronze_rows`.
-        schemas: the schemas that they were decoded with.
-        frames: the frames of the records.
     """
     failed = rows.where(F.col("error.stage") == DECODE_STAGE)
     sides = ("value", "key")

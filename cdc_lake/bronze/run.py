@@ -44,18 +44,15 @@ def run_bronze(
 
     Args:
         tables: topic names or globs.
-        spark: the session (default: a new one).
         source: where the records are (default: that of the settings).
         registry: where the records' schemas are (default: that of the settings).
         accept_loss: continue past deleted records and record the gap, instead of stopping.
         quarantine_unknown_ids: quarantine unknown schema ids even if the registry knows none of them.
-        scheduler: runs the work (default: a new one, in the calling thread).
 
     Raises:
         UnknownTableError: a name or glob matches no topic.
         ConfigError: a setting requires another setting.
         InfrastructureError: the source or the registry does not respond.
-        InstallationError: Spark cannot start with the installed packages.
     """
     scheduler = scheduler or TableScheduler(spark=spark)
     layer = BronzeLayer.of(

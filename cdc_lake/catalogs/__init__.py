@@ -12,7 +12,6 @@ def open_catalog(settings: CatalogConfig, hadoop: Callable[[], tuple[Any, Any]])
     """The catalog, without a request to it.
 
     Args:
-        settings: the catalog.
         hadoop: returns the JVM and Hadoop's configuration, which only a metastore needs.
 
     Raises:

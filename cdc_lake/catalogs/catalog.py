@@ -33,8 +33,6 @@ class Entry:
     Attributes:
         table: its name in reports.
         layer: bronze, silver or gold.
-        kind: its storage type.
-        path: its folder.
         schema: all columns, including the table format's and partition columns; comments are in their metadata.
         partition_by: partition columns, if readers need to know them: one column or none, in Hudi only.
         partitions: folder names of the partitions.
@@ -52,7 +50,6 @@ class Entry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names under which it is listed."""
         return names(self.name, self.kind)
 
 
@@ -167,7 +164,6 @@ def plain_location(location: str) -> str:
 
 
 def is_below(path: str, root: str) -> bool:
-    """Whether a path is inside a folder."""
     return plain_location(path).startswith(f"{plain_location(root)}/")
 
 

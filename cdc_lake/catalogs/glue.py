@@ -126,7 +126,6 @@ class GlueCatalog:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Translate boto3's errors to cdc_lake's."""
         try:
             yield
         except ClientError as exc:

@@ -28,7 +28,6 @@ class HiveCatalog:
     """A metastore's databases and tables; see `cdc_lake.catalogs.Catalog`.
 
     Args:
-        jvm: the JVM with the client.
         conf: Hadoop's configuration, which has the metastore's address if the settings do not.
 
     Raises:
@@ -179,7 +178,6 @@ class HiveCatalog:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Translate the errors of Hive's client to cdc_lake's."""
         try:
             yield
         except Py4JJavaError as exc:

@@ -129,7 +129,6 @@ def _shown(console: Console, step: "Step") -> Iterator[None]:
 
 
 def print_result(result: "DemoResult", console: Console) -> None:
-    """Print the demo's tables, counts and verdict."""
     rows = list[Sequence[object]]()
     for row in result.tables:
         landed = (row.events, row.bronze_rows, row.quarantined)

@@ -39,7 +39,6 @@ def say(*messages: str, error: bool = False) -> None:
     """Print messages, indented like log entries.
 
     Args:
-        messages: the messages; each starts a line.
         error: print to stderr.
     """
     for message in messages:
@@ -72,10 +71,8 @@ def print_rows(
     """Print rows under headings. What is too wide for the console continues on the next line.
 
     Args:
-        console: where to print.
         headings: a heading starts with `>` if its column is aligned to the right.
         rows: the cells of each row; an empty row prints a blank line.
-        title: the line above the headings.
         narrow: the only column that may become narrower to fit the console (default: all).
     """
     table = Table(

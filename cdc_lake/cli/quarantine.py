@@ -153,7 +153,6 @@ def _print_records(found: Sequence["QuarantinedRecord"], console: Console) -> No
 
 
 def print_record(one: "QuarantinedRecord", console: Console) -> None:
-    """Print a quarantined record with its values."""
     console.print(Text(f"{one.table} {one.place} {one.status}", style="bold"))
     console.print(Text(f"  {one.stage}: {one.code}: {one.reason}", style="red"))
     console.print(f"  written to Kafka {one.written_at.isoformat(' ', 'milliseconds')}, landed by batch {one.batch}")

@@ -217,7 +217,6 @@ def run_steps(
 def open_scheduler(
     settings: Config, options: RunOptions, display: Display, *, has_gold: bool = False
 ) -> "TableScheduler":
-    """The scheduler for a run's tables."""
     # Imported here, as the layers are, so that a wrong flag or file fails before Spark is loaded.
     from cdc_lake.runs.scheduler import TableScheduler
 
@@ -275,9 +274,6 @@ def _pause(interval: float | None, took: float, codes: Sequence[int], reports: S
 
     Args:
         interval: seconds between the starts of rounds; None to start the next round at once after news.
-        took: seconds that the round took.
-        codes: the round's exit codes.
-        reports: the round's reports.
     """
     if interval is not None:
         return max(interval - took, 0)
@@ -298,7 +294,6 @@ def configure_logging() -> None:
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Print a run's tables and their counts for people."""
     table = Table(title=f"{report.layer} {report.run_id[:8]}", title_justify="left")
     for heading in ("table", "status", "rows"):
         table.add_column(heading, overflow="fold")
@@ -324,8 +319,6 @@ def show_report(
     """Print the report of a run, and write it to `json_file`.
 
     Args:
-        report: the report.
-        options: the format, and the file.
         show: prints the report for people.
         earlier: the reports of earlier layers, which are above it in the file.
     """

@@ -69,7 +69,6 @@ def framing(
     Headers take precedence: a body that headers describe may start with a byte that looks like a frame.
 
     Args:
-        data: the key or the value.
         configured: the frame set for the table, or `auto`.
         declared: the columns in the settings. If `payload` is one of them, it does not wrap a value.
         of_files: whether the records come from files. cdc_lake's header is ignored in Kafka, where others may send it.
@@ -96,8 +95,6 @@ def reference(data: Column, headers: Column, side: Side, frame: Column, frames: 
     see `decode.json`.
 
     Args:
-        data: the key or the value.
-        frame: the name of its frame.
         frames: the frames to plan for.
     """
     glue, text = F.concat(F.lit("glue:"), _uuid(F.substring(data, 3, 16))), data.cast("string")
@@ -132,8 +129,6 @@ def body(data: Column, frame: Column, frames: Collection[str]) -> Column:
     """The bytes that the schema describes, binary.
 
     Args:
-        data: the key or the value.
-        frame: the name of its frame.
         frames: the frames of the rows; others are not planned.
     """
     known, wrapped = set(frames) & _BODY_STARTS.keys(), set(frames) & _WRAPPED.keys()
@@ -160,10 +155,6 @@ def body(data: Column, frame: Column, frames: Collection[str]) -> Column:
 def unpacked_bytes(data: Column, frame: Column, most: int) -> Column:
     """How many bytes a compressed body unpacks to, bigint; no more than a little above `most` are counted, and none are
     kept. Null for bodies in other frames.
-
-    Args:
-        data: the key or the value.
-        frame: the name of its frame.
     """
     packed = F.when(
         frame == GLUE_ZLIB, F.call_function("substring", data, F.lit(_BODY_STARTS[GLUE_ZLIB]), F.lit(1 << 30))

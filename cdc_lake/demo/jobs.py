@@ -36,7 +36,6 @@ class Platform:
     Attributes:
         command: `spark-submit` with its flags.
         jobs: folder of the jobs' files.
-        config: the configuration file.
         variables: the jobs' environment, except for the `CDC_LAKE__` variables that the demo sets.
         lake: root of the lake; default: in the demo's folder.
         download: copies a lake elsewhere to a local folder, where the comparison reads it.

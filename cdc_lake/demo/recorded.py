@@ -139,7 +139,6 @@ class Recording:
     """The content of a recording.
 
     Attributes:
-        records: the records of the topic.
         snapshot: how many of them the snapshot sent.
         schemas: see `RecordedRegistry`.
         story_key: a film with a long story, which includes the replayed and the broken record.
@@ -180,11 +179,9 @@ class RecordedResult:
     """The result of the demo.
 
     Attributes:
-        records: the records of the topic.
         bronze_rows: the number of bronze rows, of which `quarantined` are quarantined.
         silver_rows: without deleted ones.
         source_rows: the number of rows in Postgres at the end.
-        gold_rows: the number of rows of the model.
         differences: layer -> records that bronze lacks, has twice or with other bytes; differing rows or cells of
             silver; rows of gold that only one of both has.
         samples: the first differences of silver.

@@ -53,8 +53,6 @@ class _Demo:
     """A demo whose servers run.
 
     Attributes:
-        source: the database.
-        stack: the servers.
         jobs: submits the jobs.
         result: gets the number of transactions, the example and the steps' times.
         show: shows a step.

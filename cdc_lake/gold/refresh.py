@@ -32,9 +32,7 @@ class ModelRun:
     """One model's run.
 
     Attributes:
-        lake_run: the run of all models.
         session: for this model only while it runs its query, since its source names are temporary views.
-        silver_topics: the topics that silver has.
     """
 
     lake_run: OpenRun

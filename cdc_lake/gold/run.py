@@ -37,14 +37,11 @@ def run_gold(
 
     Args:
         models: names or globs.
-        spark: the session (default: a new one).
-        scheduler: runs the work (default: a new one, in the calling thread).
 
     Raises:
         UnknownTableError: a name or glob matches no model.
         ModelError: the header of one of them is wrong.
         ConfigError: a setting requires another setting.
-        InstallationError: the installed packages cannot start Spark.
     """
     scheduler = scheduler or TableScheduler(spark=spark)
     (report,) = scheduler.run(_GoldLayer.of(config, models, scheduler))
@@ -107,11 +104,7 @@ def _is_made_from(progress: GoldProgress, sources: Mapping[str, SilverProgress],
 
 @dataclass(frozen=True)
 class _GoldWork(Work):
-    """The layer's work.
-
-    Attributes:
-        silver_topics: the topics that silver has.
-    """
+    """The layer's work."""
 
     run: OpenRun
     models: Mapping[str, GoldModel]

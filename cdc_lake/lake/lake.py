@@ -44,7 +44,6 @@ class SilverTarget:
 
     Attributes:
         name: the topic's name; all tables but the first append their storage, `<topic>@hudi_mor`.
-        storage: its format, type and partitions.
         path, side: the folders of the table and of its side table.
     """
 
@@ -55,15 +54,12 @@ class SilverTarget:
     side: str
 
     def open(self, spark: SparkSession) -> Table[SilverProgress]:
-        """The table; see `silver_table`."""
         return silver_table(spark, self.path, self.storage)
 
     def open_side(self, spark: SparkSession) -> SideTable:
-        """Its side table."""
         return SideTable(spark, self.side)
 
     def newest(self, files: Files) -> Newest[SilverProgress] | None:
-        """The table's newest commit, read without Spark; see `newest_commit`."""
         return newest_commit(files, self.path, self.storage.format, SilverProgress)
 
 
@@ -97,12 +93,10 @@ class Lake:
         return f"{self.folder(layer)}/{topic.replace('.', '/')}"
 
     def folder(self, layer: str) -> str:
-        """The folder of a layer's tables."""
         return f"{self.root}/{layer}"
 
     @property
     def reports(self) -> str:
-        """The folder of the reports of runs."""
         return f"{self.root}/_runs"
 
     def catalog_mark(self, layer: str, table: str = "") -> str:
@@ -115,7 +109,6 @@ class Lake:
         return DeltaLakeTable(spark, path, partition_by=("ingest_date",), statistics=BRONZE_STATISTICS)
 
     def newest_bronze(self, files: Files, topic: str) -> Newest[BronzeProgress] | None:
-        """The newest commit of a topic's bronze table, read without Spark; see `newest_commit`."""
         return newest_commit(files, self.path("bronze", topic), "delta", BronzeProgress)
 
     def silver(self, topic: str) -> list[SilverTarget]:
@@ -135,7 +128,6 @@ class Lake:
         return gold_table(spark, self.path("gold", model), stored_in)
 
     def newest_gold(self, files: Files, model: str, stored_in: StorageConfig) -> Newest[GoldProgress] | None:
-        """The newest commit of a model's table, read without Spark; see `newest_commit`."""
         return newest_commit(files, self.path("gold", model), stored_in.format, GoldProgress)
 
     def schema_files(self, files: Files, registry: Registry | None = None) -> SchemaFiles:
@@ -143,7 +135,6 @@ class Lake:
         return SchemaFiles(files, self.root, registry)
 
     def lease(self, storage: Storage, layer: str, table: str, run_id: str, seconds: float) -> Lease:
-        """A table's lease; see `Lease`."""
         return Lease(storage, self.path(f"_leases/{layer}", table), table, run_id, seconds)
 
     def names(self, files: Files, layer: str = "bronze") -> list[str]:
@@ -151,7 +142,6 @@ class Lake:
         return [folder.replace("/", ".") for folder in files.folders(self.folder(layer), *TABLE_FOLDERS)]
 
     def holds(self, files: Files, layer: str, table: str) -> bool:
-        """Whether a table exists."""
         return files.holds(self.path(layer, table), *TABLE_FOLDERS)
 
     def check_is_in_no_table(self, files: Files, layer: str, table: str) -> None:
@@ -176,13 +166,7 @@ class Lake:
 
 
 def missing_rows(bronze: BronzeTable, landed: BronzeProgress, version: int) -> str | None:
-    """Describe how many rows bronze landed and no longer has; None if it has all, or the number is unknown.
-
-    Args:
-        bronze: the table.
-        landed: its progress at the version.
-        version: the version to count.
-    """
+    """Describe how many rows bronze landed and no longer has; None if it has all, or the number is unknown."""
     gone = 0 if landed.total_rows is None else landed.total_rows - bronze.read(as_of=version).count()
     if gone <= 0:
         return None
@@ -194,11 +178,6 @@ def missing_rows(bronze: BronzeTable, landed: BronzeProgress, version: int) -> s
 
 def check_holds_no_tables(storage: Storage, path: str, table: str) -> None:
     """Check that the folder of a table does not contain other tables; see `Lake.check_is_in_no_table`.
-
-    Args:
-        storage: the lake's files.
-        path: the table's folder.
-        table: its name.
 
     Raises:
         ConfigError: it does.
@@ -231,9 +210,6 @@ def _nested(table: str, what: str) -> ConfigError:
 def silver_table(spark: SparkSession, path: str, wanted: StorageConfig) -> Table[SilverProgress]:
     """Open a silver table by path.
 
-    Args:
-        wanted: the storage in the settings.
-
     Raises:
         ConfigError: the folder has a table of another format, type or program, or with other partitions.
         InstallationError: it is a Hudi table, but this Spark has no Hudi.
@@ -247,11 +223,7 @@ def silver_table(spark: SparkSession, path: str, wanted: StorageConfig) -> Table
 
 
 def gold_table(spark: SparkSession, path: str, wanted: StorageConfig) -> Table[GoldProgress]:
-    """Open a gold table by path; see `silver_table`.
-
-    Args:
-        wanted: the storage in the model.
-    """
+    """Open a gold table by path; see `silver_table`."""
     todo = "restore the model's `table` setting, or move the folder away: the gold job then rebuilds the table"
     return _table(spark, path, wanted, todo)
 

@@ -42,8 +42,6 @@ class Holder(BaseModel):
 
     Attributes:
         run_id: the run; empty if the file is not complete yet.
-        host: the run's host.
-        pid: the run's process id.
         pid_space: the boot id and PID namespace of `pid`; empty if unknown.
         since_ms: start time on the host's clock.
         until_ms: expiry unless renewed; 0 after release.
@@ -73,9 +71,6 @@ class Lease:
     """A table's lease as a context manager: taken on entry, renewed by a thread, released on exit.
 
     Args:
-        folder: the folder of the table's lease.
-        table: the table's name, for messages.
-        run_id: the run that takes it.
         seconds: the lease expires if it is not renewed for this long.
     """
 
@@ -109,7 +104,6 @@ class Lease:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Release the lease."""
         self._ended.set()
         self._keeper.join()
         try:

@@ -36,8 +36,6 @@ def without_spark(read: Callable[[], T]) -> tuple[T] | None:
 
 
 class BronzeRows(Protocol):
-    """Queries on the rows of a bronze table."""
-
     def quarantined(self) -> int:
         """The number of quarantined rows."""
 
@@ -68,8 +66,6 @@ class Columns(NamedTuple):
 
 
 class Reader(Protocol):
-    """Reads facts about tables."""
-
     def bronze(self, topic: str) -> BronzeState:
         """The bronze table of a topic."""
 
@@ -160,8 +156,6 @@ class SparkReader:
 
 
 class _RowsBySpark:
-    """Reads the table with Spark."""
-
     def __init__(self, bronze: BronzeTable) -> None:
         self._rows = bronze.read()
 

@@ -24,7 +24,6 @@ class SchemaFiles:
     """Schema texts by fingerprint and by registry id.
 
     Args:
-        root: the lake's root.
         registry: called once per id and run; None for readers of bronze and of files, which only use fingerprints.
     """
 
@@ -86,7 +85,6 @@ class SchemaFiles:
         return self.by_fingerprint(known[0]) if known else None
 
     def keep_embedded(self, name: str, schema: WriterSchema) -> WriterSchema:
-        """Store a schema that was embedded in records."""
         return self.keep(schema, f"{_EMBEDDED}/{self._checked(name)}")
 
     def keep(self, schema: WriterSchema, marker: str | None = None) -> WriterSchema:

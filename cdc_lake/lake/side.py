@@ -28,12 +28,7 @@ MAX_FILES = 64
 
 
 class SideTable:
-    """A side table by path; its columns are `columns.SIDE`.
-
-    Args:
-        spark: the session that reads and writes it.
-        path: its folder or URL.
-    """
+    """A side table by path; its columns are `columns.SIDE`."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self.path = path
@@ -64,7 +59,6 @@ class SideTable:
         Args:
             pin: the pin of silver's last commit; None before the first entry.
             entries: `columns.SIDE` and `__delete` (whether to delete the entry), at most one row per (kind, id).
-            at_ms: the current time in ms.
             memory_days: entries whose `at_ms` is older are deleted once a day, except those of rejected events.
 
         Returns:

@@ -29,14 +29,11 @@ def run_maintain(
 
     Args:
         tables: topic names or globs; for gold, names of models.
-        spark: the session (default: a new one).
         layer: the layer of the tables; for silver, also their side tables.
-        scheduler: runs the work (default: a new one, in the calling thread).
 
     Raises:
         UnknownTableError: a name or glob matches no table.
         ConfigError: a setting requires another setting.
-        InstallationError: Spark cannot start with the installed packages.
     """
     scheduler = scheduler or TableScheduler(spark=spark)
     with scheduler.open(Run.begin(config, Report(layer="maintain")), layer=layer) as run:
@@ -78,8 +75,6 @@ def _open_gold(run: OpenRun, name: str, spark: SparkSession) -> Table[Any]:
 
 @dataclass(frozen=True)
 class _Maintain(Work):
-    """The work on each table; the amount of work is not known in advance."""
-
     run: OpenRun
     tables: Mapping[str, _MaintainedTable]
 

@@ -110,7 +110,6 @@ def plan(
 
     Args:
         tables: topic names or globs.
-        spark: the session (default: a new one).
         source: where the topics are (default: that of the settings).
         subjects: where the latest schemas are (default: the registry of the settings).
 

@@ -248,13 +248,11 @@ def list_quarantined(
 
     Args:
         tables: topic names or globs.
-        spark: the session (default: a new one).
         each: list single records instead of reasons.
         limit: maximum number of groups or records per table.
 
     Raises:
         UnknownTableError: a name or glob matches no bronze table.
-        InstallationError: Spark cannot start with the installed packages.
     """
     spark = spark or build_session("cdc_lake quarantine", config.max_record_bytes)
     found, lake = QuarantineListing(), lake_of(config)

@@ -39,7 +39,6 @@ class SchemaAttempt(BaseModel):
 
     Attributes:
         fingerprint: the schema's fingerprint; its text is in `_schemas/<fingerprint>.avsc` of the lake.
-        name: the name of the Avro record.
         fields: the values read before the failure, by path, as Avro stores them.
         stops_at: the field that cannot be read.
         problem: why the schema does not fit the bytes; null if it does.
@@ -59,7 +58,6 @@ class KeyOrValue(BaseModel):
         size: the size in bytes; null without a key or value.
         head: the first 256 bytes, hexadecimal.
         frame: how the bytes name their schema (docs/explanation/bronze.md "Frames"); null if they do not.
-        reference: a description of the schema that they name.
         text: the body, if it is text.
         tried: the attempts with the schema that bronze used or, if it found none, with all schemas that the id has had
             in this lake.
@@ -101,12 +99,10 @@ def show_quarantined(
 
     Args:
         tables: topic names or globs.
-        spark: the session (default: a new one).
         limit: maximum number of records; the first in the log are taken.
 
     Raises:
         UnknownTableError: a name or glob matches no bronze table.
-        InstallationError: Spark cannot start with the installed packages.
     """
     spark = spark or build_session("cdc_lake quarantine", config.max_record_bytes)
     storage, lake, of_files = Storage(spark), lake_of(config), bool(config.files.root)

@@ -6,7 +6,6 @@ from functools import cached_property
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from cdc_lake import failpoints
 from cdc_lake.columns import BATCH, DELETE, DELETED, KEEP, KEY, UNAVAILABLE, quoted
@@ -16,7 +15,7 @@ from cdc_lake.decode.types import same_key
 from cdc_lake.errors import ConfigError, DataLossError, TableLockedError, UnsupportedError
 from cdc_lake.fold.rules import DELETES
 from cdc_lake.lake.lake import SilverTarget, missing_rows
-from cdc_lake.operations.time_travel import as_struct, rows_until, same
+from cdc_lake.operations.time_travel import as_structs, is_same, rows_until
 from cdc_lake.points import Offset, SourceTime
 from cdc_lake.runs.catalog_sync import sync_catalog_after_run
 from cdc_lake.runs.context import OpenRun, Run, Work, check_has_lease, select
@@ -75,14 +74,11 @@ def run_rebuild(
 
     Args:
         tables: names or globs of tables: `<topic>`, or `<topic>@<kind>` for its further silver tables.
-        spark: the session (default: a new one).
         options: the options (default: rebuild from all of bronze).
-        scheduler: runs the work (default: a new one, in the calling thread).
 
     Raises:
         UnknownTableError: a name or glob matches no table.
         ConfigError: a setting requires another setting.
-        InstallationError: Spark cannot start with the installed packages.
     """
     run, options = Run.begin(config, Report(layer="rebuild")), options or RebuildOptions()
     scheduler = scheduler or TableScheduler(spark=spark)
@@ -266,14 +262,11 @@ class _RebuiltTable:
 
     def compare(self) -> None:
         """Count the rows that differ from the stored table, ignoring `__batch`, and add the counts to the report."""
-        stored = self.stored.drop(BATCH)
-        now = self.rows.drop(BATCH)
-        columns = StructType([*now.schema, *(field for field in stored.schema if field.name not in now.columns)])
-        was, is_now = as_struct(stored, columns, "was"), as_struct(now, columns, "is_now")
+        columns, was, is_now = as_structs(self.stored.drop(BATCH), self.rows.drop(BATCH))
         what = (
             F.when(F.col("was").isNull(), "only_after")
             .when(F.col("is_now").isNull(), "only_before")
-            .when(~same(columns, "was", "is_now"), "changed")
+            .when(~is_same(columns), "changed")
         )
         both = was.join(is_now, F.col("was")[KEY] == F.col("is_now")[KEY], "full")
         key = F.coalesce(F.col("was")[KEY], F.col("is_now")[KEY])

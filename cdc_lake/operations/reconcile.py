@@ -38,15 +38,12 @@ def run_reconcile(
 
     Args:
         tables: topic names or globs.
-        spark: the session (default: a new one).
         wait_seconds: how long to recheck keys that differ, so that changes in flight can arrive.
         keys: how many differing keys of each table are in the report.
-        scheduler: runs the work (default: a new one, in the calling thread).
 
     Raises:
         UnknownTableError: a name or glob matches no bronze table.
         ConfigError: files cannot be written, read or deleted in the lake.
-        InstallationError: Spark cannot start with the installed packages.
     """
     run = Run.begin(config, Report(layer="reconcile"))
     scheduler = scheduler or TableScheduler(spark=spark)
@@ -113,8 +110,6 @@ def _table_of(tables: Sequence[SourceTable], topic: str, prefix: str) -> SourceT
 
 @dataclass(frozen=True)
 class _Reconcile(Work):
-    """The work on each table; the amount of work is not known in advance."""
-
     run: Run
     targets: Mapping[str, SilverTarget]
     scheduler: TableScheduler
@@ -205,7 +200,6 @@ class _Reconcile(Work):
 
 
 def _lsn_text(place: int) -> str:
-    """A source position in Postgres' notation."""
     return f"{place >> 32:X}/{place & 0xFFFFFFFF:X}"
 
 

@@ -26,7 +26,6 @@ class OffsetChange(BaseModel):
     """A change of the next offset of one partition.
 
     Attributes:
-        offset: the next offset to read now.
         new_offset: the next offset to read after the change.
         landed: how many of the records to read again are already in bronze; they do not change.
     """
@@ -45,7 +44,6 @@ def offset_changes(
 
     Args:
         tables: topic names or globs.
-        to: the new position.
         source: where the topics are (default: that of the settings).
 
     Raises:
@@ -96,7 +94,6 @@ def seek(config: Config, changes: Sequence[OffsetChange], *, scheduler: TableSch
 
     Args:
         changes: the result of `offset_changes`, or a part of it.
-        scheduler: runs the work.
     """
     with scheduler.open(Run.begin(config, Report(layer="bronze"))) as run:
         tables = list(dict.fromkeys(change.table for change in changes))
@@ -106,8 +103,6 @@ def seek(config: Config, changes: Sequence[OffsetChange], *, scheduler: TableSch
 
 @dataclass(frozen=True)
 class _Seek(Work):
-    """The work on each table; one call of `process_next` does all of it."""
-
     run: OpenRun
     changes: Sequence[OffsetChange]
 

@@ -1,11 +1,10 @@
 """The status of every table: position, lag, last run and number of quarantined records."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import cache, partial
-from typing import NamedTuple
 
 from py4j.protocol import Py4JJavaError
 from pydantic import BaseModel
@@ -50,7 +49,6 @@ class TableStatus(BaseModel):
     """The status of one table of a layer.
 
     Attributes:
-        table: topic name.
         commit: its last commit number; None if the table does not exist.
         consumed: bronze: `{partition: next offset}`; silver: `{bronze: batch}`.
         behind_records: records not yet processed. For bronze, a difference of offsets, some of which may not exist;
@@ -122,13 +120,13 @@ def status(
         read = list(pool.map(lambda topic: without_spark(partial(_read_topic, lake, plain, topic)), topics))
     for topic, known in zip(topics, read, strict=True):
         try:
-            of_topic = known[0] if known else _read_topic(lake, SparkReader(lake, session()), topic)
+            consumed, of_topic = known[0] if known else _read_topic(lake, SparkReader(lake, session()), topic)
         except _UNREADABLE as error:
             found.tables.append(_unreadable_status(lake, "bronze", topic, error))
             continue
         if view.source is not None and topic in logs:
-            _add_lag(of_topic.tables[0], of_topic.consumed, logs[topic], view.source)
-        found.tables += of_topic.tables
+            _add_lag(of_topic[0], consumed, logs[topic], view.source)
+        found.tables += of_topic
     for one in found.tables:
         one.last_run = runs.get((one.layer, one.table))
         one.freshness = freshness.get(one.table) if one.layer == "silver" else None
@@ -136,19 +134,8 @@ def status(
     return found
 
 
-class _Topic(NamedTuple):
-    """The tables of a topic.
-
-    Attributes:
-        consumed: bronze's progress.
-        tables: their status, bronze first.
-    """
-
-    consumed: BronzeProgress
-    tables: list[TableStatus]
-
-
-def _read_topic(lake: Lake, reader: Reader, topic: str) -> _Topic:
+def _read_topic(lake: Lake, reader: Reader, topic: str) -> tuple[BronzeProgress, list[TableStatus]]:
+    """Bronze's progress, and the status of the topic's tables, bronze first."""
     bronze = reader.bronze(topic)
     found = TableStatus(
         table=topic,
@@ -158,7 +145,7 @@ def _read_topic(lake: Lake, reader: Reader, topic: str) -> _Topic:
         quarantined=bronze.rows.quarantined(),
     )
     silver = [_silver_status(lake, reader, target, bronze) for target in lake.silver(topic)]
-    return _Topic(bronze.progress, [found, *silver])
+    return bronze.progress, [found, *silver]
 
 
 def _unreadable_status(lake: Lake, layer: str, table: str, error: Exception) -> TableStatus:
@@ -190,7 +177,6 @@ def _silver_status(lake: Lake, reader: Reader, target: SilverTarget, bronze: Bro
 
 
 def _add_lag(bronze: TableStatus, progress: BronzeProgress, log: TopicLog, source: TopicSource) -> None:
-    """Add the lag between a bronze table and its topic."""
     if log.problem is not None:
         return
     left = unread(log, progress.offsets.get(log.id, {}))
@@ -208,7 +194,9 @@ def _seconds_since(then_ms: int | None) -> float:
 def _last_runs(storage: Files, folder: str) -> tuple[Mapping[tuple[str, str], LastRun], Mapping[str, Freshness]]:
     """The last run by layer and table, and the last freshness by table, from the latest reports."""
     found, freshness = dict[tuple[str, str], LastRun](), dict[str, Freshness]()
-    for report in _reports(storage, folder):
+    names = [name for name in storage.names(folder) if name.endswith(".json")]
+    for name in reversed(names[-_MAX_REPORTS:]):
+        report = Report.model_validate_json(storage.read_text(f"{folder}/{name}"))
         for done in report.tables:
             last = LastRun(
                 run_id=report.run_id,
@@ -220,9 +208,3 @@ def _last_runs(storage: Files, folder: str) -> tuple[Mapping[tuple[str, str], La
             if done.freshness:
                 freshness.setdefault(done.table, done.freshness)
     return found, freshness
-
-
-def _reports(storage: Files, folder: str) -> Iterator[Report]:
-    names = [name for name in storage.names(folder) if name.endswith(".json")]
-    for name in reversed(names[-_MAX_REPORTS:]):
-        yield Report.model_validate_json(storage.read_text(f"{folder}/{name}"))

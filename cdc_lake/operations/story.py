@@ -83,7 +83,6 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
     Args:
         table: topic name.
         key: the key's value, `column=value` pairs separated by commas, or a JSON object of its columns.
-        spark: the session (default: a new one).
 
     Raises:
         UnknownTableError: the bronze table does not exist.

@@ -78,11 +78,7 @@ def _gold(lake: Lake, models: str, table: str, spark: SparkSession) -> Table[Gol
 
 @dataclass(frozen=True)
 class _State:
-    """A silver table at a point; it may omit rows that are equal at another point.
-
-    Attributes:
-        keys: the columns of its primary key.
-    """
+    """A silver table at a point; it may omit rows that are equal at another point."""
 
     rows: DataFrame
     keys: Sequence[str]
@@ -94,7 +90,6 @@ class _Silver:
 
     Attributes:
         name: as the caller gave it.
-        settings: the settings of its topic.
     """
 
     spark: SparkSession
@@ -131,7 +126,6 @@ class _Silver:
         return (states[0], states[1]) if one <= other else (states[1], states[0])
 
     def _table(self) -> tuple[Table[Any], Sequence[str]]:
-        """The table, and the columns of its primary key."""
         silver = self.target.open(self.spark)
         progress = silver.progress()
         if progress is None:
@@ -166,10 +160,6 @@ def _version(table: Table[Any], name: str, as_of: int | datetime | str | None, t
 
     Args:
         todo: what to do if the version has expired, for the error.
-
-    Raises:
-        ConfigError: it is not a point, or is a time without a zone.
-        ExpiredError: the version does not exist, or is no longer readable.
     """
     if as_of is None:
         return table.version()
@@ -191,11 +181,7 @@ def _version(table: Table[Any], name: str, as_of: int | datetime | str | None, t
 def _of_one_key(
     rows: DataFrame, point: SourceTime | Offset, landed: BronzeProgress, key_from: KeyFrom | None, topic: str
 ) -> DataFrame:
-    """Bronze's rows with the table's primary key at a point.
-
-    Raises:
-        TimeTravelError: the key had changed, and bronze did not yet have all rows with the new key.
-    """
+    """Bronze's rows with the table's primary key at a point."""
     if key_from is None or key_from.topic_id not in landed.offsets:
         return rows
     is_former, is_until = has_former_key(landed, key_from), _is_until(point, landed, topic)
@@ -226,11 +212,7 @@ def rows_until(rows: DataFrame, point: SourceTime | Offset | None, landed: Bronz
 
 
 def _is_until(point: SourceTime | Offset, landed: BronzeProgress, topic: str) -> Column:
-    """Whether a bronze row is at or before a point. Offsets are those of the topic's latest generation.
-
-    Raises:
-        TimeTravelError: bronze has not reached the offsets, or a partition is missing.
-    """
+    """Whether a bronze row is at or before a point. Offsets are those of the topic's latest generation."""
     if isinstance(point, SourceTime):
         return _event_time_ms() <= point.ms
     reached = landed.position
@@ -254,9 +236,6 @@ def _check_snapshot_has_ended(rows: DataFrame, point: SourceTime, topic: str) ->
 
     Without an end marker, the snapshot ended before the first event that is not one of its rows. Without a snapshot,
     the table is known from its first event on.
-
-    Raises:
-        TimeTravelError: the snapshot had not ended.
     """
     is_row = (F.col("op") == _SNAPSHOT_OP) & ~F.col("snapshot").eqNullSafe(_INCREMENTAL)
     first_end = F.min(F.when(is_snapshot_end(F.col("snapshot")), kafka_position()))
@@ -285,42 +264,35 @@ def _check_snapshot_has_ended(rows: DataFrame, point: SourceTime, topic: str) ->
 
 def _differences(before: _State, after: _State) -> DataFrame:
     """The row changes that turn one state into another."""
-    was, is_now = (state.rows.where(~F.col(DELETED).eqNullSafe(True)) for state in (before, after))
-    columns = StructType([*is_now.schema, *(field for field in was.schema if field.name not in is_now.columns)])
-    sides = [as_struct(rows, columns, name) for rows, name in ((was, "was"), (is_now, "is_now"))]
-    same_key = reduce(and_, (same(StructType([columns[name]]), "was", "is_now") for name in after.keys))
+    live = (state.rows.where(~F.col(DELETED).eqNullSafe(True)) for state in (before, after))
+    columns, was, is_now = as_structs(*live)
+    same_key = is_same(StructType([columns[name] for name in after.keys]))
     old, new = F.col("was"), F.col("is_now")
     of_source = StructType([field for field in columns if field.name not in SILVER_META])
     found = (
-        sides[0]
-        .join(sides[1], same_key, "full")
-        .select(
-            F.explode(
-                F.when(old.isNull(), F.array(_change("insert", new)))
-                .when(new.isNull(), F.array(_change("delete", old)))
-                .when(
-                    ~same(of_source, "was", "is_now"),
-                    F.array(_change("update_preimage", old), _change("update_postimage", new)),
-                )
-            ).alias("change")
-        )
+        F.when(old.isNull(), F.array(_change("insert", new)))
+        .when(new.isNull(), F.array(_change("delete", old)))
+        .when(~is_same(of_source), F.array(_change("update_preimage", old), _change("update_postimage", new)))
     )
-    return found.select("change.row.*", F.col("change.type").alias(CHANGE_TYPE))
+    changed = was.join(is_now, same_key, "full").select(F.explode(found).alias("change"))
+    return changed.select("change.row.*", F.col("change.type").alias(CHANGE_TYPE))
 
 
-def as_struct(rows: DataFrame, columns: StructType, name: str) -> DataFrame:
-    """Each row as one struct of these columns; columns that the row lacks are null."""
-    return as_columns_of(columns, rows).select(F.struct("*").alias(name))
+def as_structs(was: DataFrame, is_now: DataFrame) -> tuple[StructType, DataFrame, DataFrame]:
+    """The columns of two states, and their rows as structs `was` and `is_now` of these; missing columns are null."""
+    columns = StructType([*is_now.schema, *(field for field in was.schema if field.name not in is_now.columns)])
+    before, after = (as_columns_of(columns, rows) for rows in (was, is_now))
+    return columns, before.select(F.struct("*").alias("was")), after.select(F.struct("*").alias("is_now"))
 
 
-def same(fields: StructType, one: str, other: str) -> Column:
-    """Whether two structs are equal in some fields. Maps compare as sorted entries: Spark cannot compare maps."""
+def is_same(fields: StructType) -> Column:
+    """Whether `was` and `is_now` are equal in these fields. Spark cannot compare maps, so it compares their entries."""
 
     def value(struct: str, field: StructField) -> Column:
         found = F.col(struct)[field.name]
         return F.array_sort(F.map_entries(found)) if isinstance(field.dataType, MapType) else found
 
-    return reduce(and_, (value(one, field).eqNullSafe(value(other, field)) for field in fields))
+    return reduce(and_, (value("was", field).eqNullSafe(value("is_now", field)) for field in fields))
 
 
 def _change(kind: str, row: Column) -> Column:

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 def open_registry(settings: RegistryConfig) -> Registry:
     """The registry, without a request to it.
 
-    Args:
-        settings: the registry.
-
     Raises:
         ConfigError: the settings lack its URL, or would send credentials unencrypted.
         InstallationError: its client is not installed.
@@ -35,9 +32,6 @@ def open_registry(settings: RegistryConfig) -> Registry:
 
 def open_subjects(settings: RegistryConfig) -> Subjects:
     """The registry, to register schemas in. This checks that it responds.
-
-    Args:
-        settings: the registry.
 
     Raises:
         ConfigError: the settings lack its URL, or would send credentials unencrypted; or it rejects them.

@@ -173,11 +173,7 @@ class ConfluentRegistry:
         return found
 
     def _send(self, subject: str, path: str, text: str) -> Any:
-        """Send a schema; the response's JSON, none for 404.
-
-        Raises:
-            IncompatibleSchemaError: the registry rejects the schema.
-        """
+        """Send a schema; the response's JSON, none for 404."""
         status, answer = self._http.send("POST", path, {"schema": text, "schemaType": "AVRO"}, _MEDIA_TYPE)
         if status in _REJECTED:
             raise incompatible_error(subject, [str(self._part(answer, "message", str))])

@@ -19,8 +19,6 @@ _EARLY_SHARE = 0.2
 
 
 class Anonymous:
-    """No credentials."""
-
     def authorization(self) -> str | None:
         return None
 
@@ -29,8 +27,6 @@ class Anonymous:
 
 
 class Basic:
-    """A user and a password."""
-
     def __init__(self, user: str, password: SecretStr) -> None:
         self._user = user
         self._password = password
@@ -69,11 +65,7 @@ class Bearer:
 
 
 class ClientCredentials:
-    """OAuth tokens of a client id and secret, each used until shortly before it expires.
-
-    Args:
-        provider: the token endpoint.
-    """
+    """OAuth tokens of a client id and secret, each used until shortly before it expires."""
 
     def __init__(self, provider: Endpoint, client_id: str, client_secret: SecretStr, scope: str | None) -> None:
         # RFC 6749 §2.3.1: id and secret are form-encoded first.

@@ -145,7 +145,6 @@ class HttpClient:
         return text
 
     def get_json(self, path: str) -> Any:
-        """GET a path as JSON; see `get`."""
         text = self.get(path)
         return None if text is None else self._json(text)
 

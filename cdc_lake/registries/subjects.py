@@ -22,7 +22,6 @@ class SubjectVersion:
 
     Attributes:
         number: the registry's version number, from 1.
-        text: the registered schema.
         kind: the kind of `id`: `id`, or in Apicurio `contentId` or `globalId`.
         id: the number that records carry in their frames.
     """

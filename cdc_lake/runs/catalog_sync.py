@@ -19,12 +19,12 @@ from pyspark.sql.types import StructField, StructType
 from cdc_lake.catalogs import open_catalog
 from cdc_lake.catalogs.catalog import PATH, Catalog, Entry, check_is_ours, differences, is_below, names_of
 from cdc_lake.config import CatalogConfig, Config, StorageConfig, joint_name
-from cdc_lake.config.gold_models import model_names, read_model
+from cdc_lake.config.gold_models import model_names
 from cdc_lake.decode.schema_texts import column_comments
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 from cdc_lake.lake.lake import Lake, gold_table
 from cdc_lake.lake.readers import FilesReader, Reader, SparkReader, without_spark
-from cdc_lake.runs.context import PARALLEL_READS, OpenRun, Run, lake_of, needs_hadoop, select
+from cdc_lake.runs.context import PARALLEL_READS, OpenRun, Run, gold_storage, lake_of, needs_hadoop, select
 from cdc_lake.runs.report import ReportedError
 from cdc_lake.spark.session import build_session, hadoop, is_alive, lake_files
 from cdc_lake.storage.files import Files
@@ -58,7 +58,6 @@ class CatalogReport(BaseModel):
 
     @property
     def drifted(self) -> list[EntryReport]:
-        """The entries that differ from their tables."""
         return [one for one in self.entries if one.differences]
 
 
@@ -178,12 +177,6 @@ class _LakeTable:
     stored_in: StorageConfig
     open: Callable[[SparkSession], Table[Any]]
 
-    @property
-    def partition_by(self) -> tuple[str, ...]:
-        """The partition columns in the catalog."""
-        fields = self.stored_in.partitions
-        return (joint_name(fields),) if fields and self.stored_in.format == "hudi" else ()
-
 
 def _lake_table(lake: Lake, models: str, layer: str, name: str) -> _LakeTable:
     """A table by its layer and its name in reports. `models` is the folder of the models."""
@@ -192,7 +185,7 @@ def _lake_table(lake: Lake, models: str, layer: str, name: str) -> _LakeTable:
         return _LakeTable(layer, name, target.path, target.storage, target.open)
     path = lake.path(layer, name)
     if layer == "gold":
-        storage = read_model(Path(models) / f"{name}.sql").header.table
+        storage = gold_storage(models, name)
         return _LakeTable(layer, name, path, storage, lambda spark: gold_table(spark, path, storage))
     return _LakeTable(layer, name, path, StorageConfig(), lambda spark: DeltaLakeTable(spark, path))
 
@@ -203,9 +196,6 @@ def check_catalog_name(lake: Lake, storage: Storage, layer: str, table: str, oth
     Existing tables keep their names; of several new tables, the first by name gets it.
 
     Args:
-        storage: the lake's files.
-        layer: the layer of the table.
-        table: the name of the new table.
         others: the tables with the same catalog name, and the name; see `colliding`.
 
     Raises:
@@ -258,6 +248,7 @@ def _entry(catalog: CatalogConfig, lake: Lake, reader: Reader, files: Files, tab
     if found is None:
         return None
     database, name = names_of(catalog, table.layer, table.table)
+    fields = table.stored_in.partitions
     comments = dict[str, str]()
     if table.layer == "silver" and (fingerprint := _latest_value_schema(reader, table.table.partition("@")[0])):
         comments = column_comments(lake.schema_files(files).by_fingerprint(fingerprint).text)
@@ -269,7 +260,7 @@ def _entry(catalog: CatalogConfig, lake: Lake, reader: Reader, files: Files, tab
         kind=table.stored_in.kind,
         path=table.path,
         schema=_with_comments(found.schema, comments),
-        partition_by=table.partition_by,
+        partition_by=(joint_name(fields),) if fields and table.stored_in.format == "hudi" else (),
         partitions=tuple(found.partitions),
     )
 
@@ -293,7 +284,6 @@ class _CatalogComparison:
     """Compares tables with the catalog.
 
     Attributes:
-        lake: the lake.
         entries: the correct entries of the tables that exist.
         found: all entries in their databases.
     """

@@ -48,7 +48,6 @@ class Run:
 
     @classmethod
     def begin(cls, config: Config, report: Report) -> Self:
-        """A run with an empty report."""
         return cls(config, lake_of(config), report)
 
     @property
@@ -64,7 +63,6 @@ class OpenRun(Run):
     Attributes:
         layer: the layer of its tables.
         spark: the session of the first thread.
-        storage: the lake's files.
     """
 
     layer: str
@@ -140,8 +138,6 @@ def select(patterns: Sequence[str], there: Sequence[str], what: str, todo: str) 
     """The names that match `patterns`, in the order of the patterns, each once.
 
     Args:
-        patterns: names or globs.
-        there: all names.
         what: the kind of the names, for the message.
         todo: what to do if a pattern matches nothing, for the message.
 
@@ -240,13 +236,7 @@ def check_has_lease(settings: LeaseConfig, table: str, stored_in: StorageConfig)
 
 
 class Leases:
-    """The leases of one run, one per table while it is processed; none if `lease.enabled` is false.
-
-    Args:
-        settings: the settings of leases.
-        run_id: the id of the run.
-        layer: the layer of the tables.
-    """
+    """The leases of one run, one per table while it is processed; none if `lease.enabled` is false."""
 
     def __init__(self, lake: Lake, settings: LeaseConfig, storage: Storage, run_id: str, layer: str) -> None:
         self._lake = lake

@@ -139,7 +139,6 @@ class ReportedError(BaseModel):
 
     @classmethod
     def of(cls, error: CdcLakeError) -> "ReportedError":
-        """The failure for an error."""
         return cls(code=error.code, message=str(error), exit_code=error.exit_code, retryable=error.retryable)
 
 
@@ -307,7 +306,6 @@ class TableReport(Timed, BaseModel):
             self.warnings.append(warning)
 
     def fail(self, error: CdcLakeError) -> None:
-        """Record the error that ended the work on this table."""
         self.status = "failed"
         self.error = ReportedError.of(error)
 
@@ -342,7 +340,6 @@ class Report(Timed, BaseModel):
     unwritten: ReportedError | None = Field(default=None, exclude=True)
 
     def end(self) -> None:
-        """Record the end of the run."""
         self.ended_at = datetime.now(UTC)
         counted = sum(seconds for phase, seconds in self.seconds.items() if phase != "start")
         rest = (self.ended_at - self.started_at).total_seconds() - counted
@@ -391,9 +388,6 @@ def check_totals(where: str, total: int, **parts: int) -> None:
 
 def seconds_before(moment: float) -> float | None:
     """Seconds between the start of the job (this process, or its spark-submit) and a time.
-
-    Args:
-        moment: the time, in seconds since 1970.
 
     Returns:
         None if the system is not Linux.

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TypeVar
 
 from py4j.protocol import Py4JError
@@ -112,7 +111,7 @@ class TableScheduler:
         parallel: int = 1,
         spark: SparkSession | None = None,
         *,
-        watch: Callable[..., None] | None = None,
+        watch: Callable[..., None] = lambda *reports: None,
         is_continuous: bool = False,
         is_rolling: bool = False,
         retry_seconds: float = 0.0,
@@ -154,7 +153,6 @@ class TableScheduler:
         return self._sessions[0]
 
     def files(self, lake: Lake) -> Files:
-        """The lake's files, for reading; see `session.lake_files`."""
         return lake_files(lake.root, self.session)
 
     def run(self, *layers: Layer) -> list[Report]:
@@ -178,7 +176,7 @@ class TableScheduler:
             for layer in layers:
                 check_exporters(layer.run.config.run.metrics)
                 self._record_startup(layer.run.report)
-            self._show(*reports)
+            self._watch(*reports)
             for layer in layers:
                 self.end(layer.run, layer.files)
             return reports
@@ -328,7 +326,6 @@ class TableScheduler:
 
         Args:
             report: gets a report per table.
-            tables: names.
             work: processes the batches.
             leases: None if the work writes nothing.
 
@@ -350,11 +347,10 @@ class TableScheduler:
 
         Args:
             queue: the tables of each topic, those of the first layer first.
-            reports: the reports of the tables.
             more: returns topics that are due again.
         """
         failpoints.check()
-        self._show(*reports)
+        self._watch(*reports)
 
         def process(spark: SparkSession, turns: Sequence[_Turn]) -> bool:
             first, before = turns[0].done, turns[0].done.batches
@@ -377,10 +373,6 @@ class TableScheduler:
         for report in reports if self.is_continuous else ():
             failures = {done.table: done.error for done in report.tables if done.error}
             self.skipped[report.layer] |= {table: error for table, error in failures.items() if not error.retryable}
-
-    def _show(self, *reports: Report) -> None:
-        if self._watch:
-            self._watch(*reports)
 
     def _process(self, tables: _Tables, spark: SparkSession, done: TableReport) -> bool:
         """Process one batch; returns whether there are more. A failure is recorded in the table's report and ends its
@@ -510,12 +502,7 @@ def _in_session(spark: SparkSession, serve: Callable[[SparkSession], None]) -> N
 
 
 class _News:
-    """Finds topics that have new data again during a round of a continuous run, for `_ROUND_SECONDS`.
-
-    Args:
-        layer: the first layer.
-        queue: the tables by topic.
-    """
+    """Finds topics that have new data again during a round of a continuous run, for `_ROUND_SECONDS`."""
 
     def __init__(self, layer: Layer, queue: Mapping[str, Sequence[_Turn]]) -> None:
         self._layer = layer
@@ -547,16 +534,14 @@ class _News:
 
 
 def _new_data(layer: Layer, tables: Sequence[TableReport]) -> list[NewData | None]:
-    """The new data of each table of a layer."""
+    def look(done: TableReport) -> NewData | None:
+        try:
+            return layer.new_data(done)
+        except Exception:
+            return None  # processing will fail for the same reason, and report it
+
     with ThreadPoolExecutor(PARALLEL_READS) as pool:
-        return list(pool.map(partial(_none_on_error, layer.new_data), tables))
-
-
-def _none_on_error(look: Callable[[TableReport], T], done: TableReport) -> T | None:
-    try:
-        return look(done)
-    except Exception:
-        return None  # processing will fail for the same reason, and report it
+        return list(pool.map(look, tables))
 
 
 def _is_small(found: Sequence[NewData | None]) -> bool:

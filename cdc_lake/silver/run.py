@@ -38,14 +38,11 @@ def run_silver(
 
     Args:
         tables: topic names or globs.
-        spark: the session (default: a new one).
         accept_loss: merge from a restored bronze table even if it lacks records that silver has merged.
-        scheduler: runs the work (default: a new one, in the calling thread).
 
     Raises:
         UnknownTableError: a name or glob matches no bronze table.
         ConfigError: a setting requires another one.
-        InstallationError: the installed packages cannot start Spark.
     """
     scheduler = scheduler or TableScheduler(spark=spark)
     (report,) = scheduler.run(SilverLayer.of(config, tables, scheduler, accept_loss=accept_loss))

@@ -80,7 +80,6 @@ def topic_schemas(
     """A topic's schemas: handwritten if there is a file, otherwise derived.
 
     Args:
-        folder: the folder of handwritten schemas.
         keys, doc: see `derived_schemas`.
 
     Raises:
@@ -127,10 +126,6 @@ def derived_schemas(columns: StructType, keys: Sequence[str], topic: str, *, doc
 
 def check_fits(spark: SparkSession, columns: StructType, text: str, where: str) -> None:
     """Check that a handwritten schema has exactly one field per column, of a type to which Spark can convert it.
-
-    Args:
-        columns: the columns to encode.
-        where: the schema's file, for the message.
 
     Raises:
         IncompatibleSchemaError: it does not.

@@ -41,7 +41,6 @@ class KafkaSink:
     Args:
         bootstrap_servers: host:port, comma separated.
         timeout_seconds: for one request to the broker.
-        subjects: the registry.
         by_hand: folder of handwritten schemas, `<subject>.avsc`; missing ones are derived.
         login: client settings.
     """
@@ -130,11 +129,7 @@ class KafkaSink:
             self._subjects.set_level(subject, level)
 
     def _check_topic(self) -> None:
-        """Check that the topic exists or may be created.
-
-        Raises:
-            ConfigError: it does not exist and may not be created.
-        """
+        """Check that the topic exists or may be created."""
         if not self._topic.exists() and not self._settings.create:
             todo = "create it with cleanup.policy=compact, or remove `create: false` from the model's header"
             raise ConfigError(f"topic {self._topic.name}", "the topic does not exist", todo)
@@ -166,11 +161,7 @@ class _Sides:
 
 
 def _count_checked(rows: DataFrame, schemas: TopicSchemas, topic: str) -> int:
-    """Count the rows, and check that no required field is null.
-
-    Raises:
-        IncompatibleSchemaError: one is.
-    """
+    """Count the rows, and check that no required field is null."""
     keys = required_fields(schemas.key)
     nulls = {name: _is_null(name) for name in keys}
     nulls |= {name: ~_is_gone() & _is_null(name) for name in required_fields(schemas.value) if name not in nulls}

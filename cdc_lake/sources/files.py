@@ -49,9 +49,7 @@ class FileRows:
     Files contain only values. A topic's key is restored from the row's columns if the key's schema is known.
 
     Args:
-        spark: the session that reads them.
         schemas: where their schemas are stored.
-        topic: the topic.
         key_schema: the Avro schema of its keys; none if they are not restored.
     """
 
@@ -124,7 +122,6 @@ class FileRows:
         """A row's key in Avro; null if the row lacks a key column.
 
         Args:
-            schema: the key's.
             columns: the columns of the rows; none if rows are JSON texts.
         """
         key_fields = fields(parse(schema))
@@ -187,7 +184,6 @@ class TopicFiles:
 
     Args:
         root: the folder of the topics' folders.
-        lake: the lake's root, for the schema files.
         spark: returns the session.
         key_schema: looks up the schemas with which keys are restored from rows.
     """

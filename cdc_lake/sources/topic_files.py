@@ -63,7 +63,6 @@ def topic_files(
     """A topic's files by partition, in order of their offsets, and the paths of the other files.
 
     Args:
-        folder: the topic's folder.
         listed: paths of the files below it, each with its modification time in ms.
 
     Raises:
@@ -178,11 +177,7 @@ class FileHeaders:
         return self._with_footer(file, parquet_schema)
 
     def _with_container(self, file: TopicFile, get: Callable[[Any], T]) -> T:
-        """Call `get` with Avro's reader of a file.
-
-        Raises:
-            InfrastructureError: the file is truncated, which Avro's reader does not notice.
-        """
+        """Call `get` with Avro's reader of a file."""
         path = self._path(file.path)
         with ExitStack() as ends:
             opened = self._container_input(path, self._hadoop)
@@ -205,12 +200,7 @@ class FileHeaders:
 
 
 def unreadable_error(where: str, why: Exception | str) -> InfrastructureError:
-    """The error of a file or folder that cannot be read completely.
-
-    Args:
-        where: its path.
-        why: the reason.
-    """
+    """The error of a file or folder that cannot be read completely."""
     reason = why.java_exception.toString() if isinstance(why, Py4JJavaError) else str(why)
     todo = "run again when the file is complete, or replace it; nothing was read"
     return InfrastructureError(where, f"it cannot be read completely: {reason.splitlines()[0][:300]}", todo)

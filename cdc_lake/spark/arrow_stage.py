@@ -32,9 +32,7 @@ def map_in_arrow(rows: DataFrame, function: Function, schema: StructType | str) 
     """As `DataFrame.mapInArrow`.
 
     Args:
-        rows: the function's input.
         function: a function of a module, with batches in and out.
-        schema: the type of the result's rows.
     """
     udf = UserDefinedFunction(
         partial(_without_pandas, function), schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF
@@ -56,12 +54,7 @@ def map_in_driver(rows: DataFrame, function: Function, schema: StructType) -> Da
 
 
 def from_rows(spark: SparkSession, rows: Iterable[tuple[object, ...]], columns: str) -> DataFrame:
-    """As `createDataFrame`, but without a Python worker in each job.
-
-    Args:
-        rows: the values of each row.
-        columns: their names and Spark types.
-    """
+    """As `createDataFrame`, but without a Python worker in each job."""
     schema = cast("StructType", _parse_datatype_string(columns))
     structs = pa.array(list(rows), pa.struct(list(to_arrow_schema(schema))))
     return _from_arrow(spark, [pa.RecordBatch.from_struct_array(structs)], schema)

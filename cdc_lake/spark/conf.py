@@ -100,10 +100,8 @@ def write_spark_defaults(
         settings = without_hudi(settings)
     lines = {"spark.jars": ",".join(str(jar.path(cache)) for jar in jars), **_ON_THIS_MACHINE, **settings}
     defaults = conf / "spark-defaults.conf"
-    text = "# Written by `cdc-lake jars fetch`.\n" + "".join(
-        f"{key} {_property(value)}\n" for key, value in lines.items()
-    )
-    _write(defaults, text)
+    escaped = (f"{key} {value}\n".replace("\\", "\\\\") for key, value in lines.items())  # as in Java properties files
+    _write(defaults, "".join(["# Written by `cdc-lake jars fetch`.\n", *escaped]))
     _write(conf / "spark-env.sh", _spark_env(java_module))
     _write(conf / "log4j2.properties", _LOG_SETTINGS)
     return defaults
@@ -185,11 +183,6 @@ unset arguments defaults jars
 def _has_module(home: Path, module: str | None) -> bool:
     modules = re.search(r'^MODULES="(.*)"', (home / "release").read_text(encoding="utf-8"), re.MULTILINE)
     return module is None or (modules is not None and module in modules.group(1).split())
-
-
-def _property(value: str) -> str:
-    # Backslashes are escapes in Java properties files.
-    return value.replace("\\", "\\\\")
 
 
 def _write(file: Path, text: str) -> None:

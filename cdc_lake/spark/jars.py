@@ -44,7 +44,6 @@ class Jar:
 
     @property
     def coordinates(self) -> str:
-        """The coordinates in the lock file."""
         kind = f":{self.ext}:{self.classifier}" if self.classifier else "" if self.ext == "jar" else f":{self.ext}"
         return f"{self.group}:{self.artifact}:{self.version}{kind}"
 
@@ -144,7 +143,6 @@ def unpack(jar: Jar, cache: Path) -> Path:
 
 
 def sha256(file: Path) -> str:
-    """The SHA-256 of a file, in hex."""
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 

@@ -165,7 +165,6 @@ def build_session(
     """Create the session of this process, with `SPARK_DEFAULTS` for settings that the submission does not set.
 
     Args:
-        app_name: the application's name in Spark.
         max_record_bytes: size of the largest record to decode; see `avro_limits`.
         is_short: optimize the JVM for a process that ends after a few small batches.
         has_user_sql: whether users' statements may use Hudi's SQL. Its extension checks each plan, 5 % of a small
@@ -215,11 +214,7 @@ def _log_no_failed_tasks(spark: SparkSession) -> None:
 
 
 def _limit_avro_here(limits: Mapping[str, int]) -> None:
-    """Set Avro's limits in this JVM, which is running already, as system properties. Avro reads them once.
-
-    Raises:
-        InstallationError: this Avro version has no limits, or has already read others.
-    """
+    """Set Avro's limits in this JVM, which is running already, as system properties. Avro reads them once."""
     jvm: Any = SparkContext._jvm
     for name, most in limits.items():
         jvm.java.lang.System.setProperty(name, str(most))
@@ -253,11 +248,7 @@ def _is_accepted(check_length: Callable[[int], object], length: int) -> bool:
 
 
 def _check_executors(context: SparkContext, limits: Mapping[str, int]) -> None:
-    """Check that the executors of an existing application were started with Avro's limits.
-
-    Raises:
-        InstallationError: they were not.
-    """
+    """Check that the executors of an existing application were started with Avro's limits."""
     options = context.getConf().get(EXECUTOR_OPTIONS) or ""
     if not context._jsc.isLocal() and options != with_avro_limits(options, limits):
         raise InstallationError(
@@ -280,10 +271,6 @@ def _remember_names(spark: SparkSession) -> None:
 def lake_files(root: str, spark: SparkSession | None) -> Files:
     """The files of a lake, without creating a session, and for local lakes without a JVM.
 
-    Args:
-        root: the lake's root.
-        spark: the session, if there is one.
-
     Raises:
         InstallationError: Java does not start.
     """
@@ -292,9 +279,6 @@ def lake_files(root: str, spark: SparkSession | None) -> Files:
 
 def hadoop(spark: SparkSession | None) -> tuple[Any, Any]:
     """The JVM and Hadoop's configuration, without creating a session.
-
-    Args:
-        spark: the session, if there is one.
 
     Raises:
         InstallationError: Java does not start.
@@ -340,7 +324,6 @@ def batch_bytes(spark: SparkSession, setting: int | None, parallel: int) -> int:
 
 
 def is_alive(spark: SparkSession) -> bool:
-    """Whether the session's JVM is running."""
     try:
         cast(Any, spark.sparkContext._jvm).java.lang.System.nanoTime()
     except (Py4JNetworkError, OSError):

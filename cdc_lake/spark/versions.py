@@ -73,7 +73,6 @@ _JVM_NAMES_OF_ALL = (
     *(("io", "delta", "tables", "DeltaTable"), ("org", "apache", "spark", "sql", "delta", "DeltaLog")),
     ("org", "apache", "hadoop", "fs", "Path"),
 )
-_UNKNOWN = "of unknown version"
 
 
 @dataclass(frozen=True)
@@ -271,9 +270,6 @@ def running() -> InstalledVersions:
 def check(found: InstalledVersions, settings: Mapping[str, str]) -> None:
     """Check that the versions are tested and not known to be incompatible.
 
-    Args:
-        settings: the session's settings.
-
     Raises:
         InstallationError: names the incompatibility, its consequence, and what to do instead.
     """
@@ -319,7 +315,6 @@ def tell_conflicts() -> None:
 
 
 def has_hudi() -> bool:
-    """Whether the JVM of this process has Hudi."""
     return _class(HUDI_EXTENSION) is not None
 
 
@@ -334,31 +329,19 @@ def session_class(spark: "SparkSession") -> Any:
 
 
 def file_manager(spark: str) -> str:
-    """The value of FILE_MANAGER that renames Delta's checksum files without starting eight programs for each.
-
-    Args:
-        spark: Spark's version.
-    """
+    """The value of FILE_MANAGER that renames Delta's checksum files without starting eight programs for each."""
     return _FILE_MANAGERS[_line(spark)]
 
 
 def map_in_arrow(rows: "DataFrame", call: "Column") -> Any:
-    """The JVM's DataFrame of a function's results over Arrow batches of rows.
-
-    Args:
-        call: the function, with all columns.
-    """
+    """The JVM's DataFrame of a function's results over Arrow batches of rows."""
     if _line(rows.sparkSession.version) == "3.5":
         return rows._jdf.pythonMapInArrow(call._jc.expr(), False)
     return rows._jdf.mapInArrow(call._jc, False, None)
 
 
 def jvm_names(spark: str) -> Iterable[tuple[str, ...]]:
-    """Names that cdc_lake and PySpark look up in the JVM hundreds of times per batch, by their parts.
-
-    Args:
-        spark: Spark's version.
-    """
+    """Names that cdc_lake and PySpark look up in the JVM hundreds of times per batch, by their parts."""
     return (*_JVM_NAMES_OF_ALL, *_JVM_NAMES[_line(spark)])
 
 
@@ -391,7 +374,7 @@ def _version_behind(name: str) -> str | None:
         return None
     # From the jar's manifest.
     package = found.getPackage()
-    return (package and package.getImplementationVersion()) or _UNKNOWN
+    return (package and package.getImplementationVersion()) or "of unknown version"
 
 
 def _class(name: str) -> Any:

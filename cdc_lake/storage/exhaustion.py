@@ -107,7 +107,6 @@ class _FileSystem:
 
 
 def _file_systems(folders: Iterable[str]) -> list[_FileSystem]:
-    """The local file systems of these folders."""
     by_mount: dict[Path, list[str]] = {}
     for folder in folders:
         path = re.sub("^file:(//)?", "", folder)

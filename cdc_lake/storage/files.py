@@ -198,7 +198,6 @@ def write_whole(file: Path, text: str) -> None:
 
 @contextmanager
 def removed_on_failure(file: Path) -> Iterator[None]:
-    """Remove a local file if writing it fails."""
     try:
         yield
     except OSError:

@@ -5,7 +5,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -42,10 +42,6 @@ _FILE_STATUS = re.compile(r"FileStatus\{path=(.*?); isDirectory=false; .*?\bmodi
 @contextmanager
 def translated(where: str, what: str, todo: str, folder: str) -> Iterator[None]:
     """Translate a store's errors to cdc_lake's.
-
-    Args:
-        where, what, todo: the parts of the error.
-        folder: the folder that is read or written.
 
     Raises:
         ConfigError: the store rejects the operation.
@@ -138,27 +134,21 @@ class Storage(Files):
             return
         found = self._fs(folder).listFiles(self._path(folder), True)
         listed = self._jvm.org.apache.hadoop.util.functional.RemoteIterators.toList(found)
-        # From one text: py4j calls for each path and time would take a minute for ten thousand files.
+        # From one text, as no API returns all paths and times at once: ten thousand files would take calls of 5 s.
         found = _FILE_STATUS.findall(listed.toString())
         assert len(found) == listed.size(), "Hadoop changed the text of FileStatus"
         yield from ((path, int(modified_ms)) for path, modified_ms in found)
 
     def read_text(self, path: str) -> str:
-        stream = self._fs(path).open(self._path(path))
-        try:
+        with closing(self._fs(path).open(self._path(path))) as stream:
             text: str = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
             return text
-        finally:
-            stream.close()
 
     def read_bytes(self, path: str) -> bytes | None:
         """See `Files`. Also None if the file does not match its checksum."""
         try:
-            stream = self._fs(path).open(self._path(path))
-            try:
+            with closing(self._fs(path).open(self._path(path))) as stream:
                 return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
-            finally:
-                stream.close()
         except Py4JJavaError as exc:
             if _is(exc, "FileNotFoundException") or _is(exc, "ChecksumException"):
                 return None
@@ -173,17 +163,14 @@ class Storage(Files):
     def first_line(self, path: str) -> str | None:
         """The first line of a file; None if the file does not exist or is empty."""
         try:
-            stream = self._fs(path).open(self._path(path))
+            with closing(self._fs(path).open(self._path(path))) as stream:
+                reader = self._jvm.java.io.BufferedReader(self._jvm.java.io.InputStreamReader(stream, "UTF-8"))
+                line: str | None = reader.readLine()
+                return line
         except Py4JJavaError as exc:
             if _is(exc, "FileNotFoundException"):
                 return None
             raise
-        try:
-            reader = self._jvm.java.io.BufferedReader(self._jvm.java.io.InputStreamReader(stream, "UTF-8"))
-            line: str | None = reader.readLine()
-            return line
-        finally:
-            stream.close()
 
     def write_once(self, path: str, text: str) -> None:
         if self.exists(path):
@@ -243,7 +230,6 @@ class Storage(Files):
         self._fs(path).delete(self._path(path), False)
 
     def remove_folder(self, path: str) -> None:
-        """Remove a folder with its content."""
         self._fs(path).delete(self._path(path), True)
 
     def modified_ms(self, path: str) -> int | None:
@@ -267,10 +253,8 @@ class Storage(Files):
     def _create(self, path: str, text: str, *, overwrite: bool) -> None:
         stream = self._fs(path).create(self._path(path), overwrite)
         try:
-            try:
+            with closing(stream):
                 stream.write(bytearray(text, "utf-8"))
-            finally:
-                stream.close()
         except Py4JJavaError:
             if not overwrite:
                 self.remove(path)
@@ -311,13 +295,7 @@ class Storage(Files):
 
 
 class _HadoopFile(io.RawIOBase):
-    """Random access to a file through Hadoop.
-
-    Args:
-        stream: Hadoop's stream of the file.
-        length: the file's length in bytes.
-        utils: the Java class IOUtils.
-    """
+    """Random access to a file through Hadoop."""
 
     def __init__(self, stream: Any, length: int, utils: Any) -> None:
         self._stream, self._length, self._utils = stream, length, utils

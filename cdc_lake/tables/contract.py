@@ -34,7 +34,6 @@ class Version(Generic[P]):
     """A version of a table.
 
     Attributes:
-        version: its number, for `Table.read`.
         at_ms: time of its commit, in milliseconds since 1970.
         progress: the commit's progress; none for commits of other programs and of maintenance.
     """
@@ -140,7 +139,6 @@ class Table(Protocol[P]):
 
         Args:
             rows: the table's columns; for silver also `__key`.
-            progress: the progress with this commit.
 
         Raises:
             TableLockedError: another run has committed or created the table first. This commit was not made.
@@ -152,7 +150,6 @@ class Table(Protocol[P]):
         Args:
             changes: the table's columns, at most one row per key, and `__key`, `__keep`, `__delete`. New columns are
                 added to the table in the same commit.
-            progress: the progress with this commit.
             are_inserts: whether the table has none of the rows' keys, and none is deleted.
 
         Raises:
@@ -161,9 +158,6 @@ class Table(Protocol[P]):
 
     def advance(self, progress: P) -> Commit[P]:
         """Commit progress without rows.
-
-        Args:
-            progress: the progress with this commit.
 
         Raises:
             TableLockedError: another run has committed first.
@@ -200,7 +194,6 @@ def read_back(table: Table[P], progress: P, locked: Callable[[str], TableLockedE
     """Read the table's newest progress after a write, and check that it is that of the write.
 
     Args:
-        progress: the write's progress.
         locked: makes the error, given the name of the run that committed first.
 
     Raises:

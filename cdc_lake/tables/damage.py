@@ -39,7 +39,6 @@ def damage_error(error: Exception, where: str) -> DamagedFileError | None:
     """The error of a missing or damaged file, if that caused a failure; none for other causes.
 
     Args:
-        error: an error of Spark or of a table format.
         where: the table, if the error does not name a file.
     """
     message = str(error)
@@ -51,11 +50,7 @@ def damage_error(error: Exception, where: str) -> DamagedFileError | None:
 
 
 def log_damage_error(error: Exception, storage: Storage, path: str) -> DamagedFileError | None:
-    """The error of a missing or damaged entry of Delta's log that Delta does not name; none for other causes.
-
-    Args:
-        path: the table's folder.
-    """
+    """The error of a missing or damaged entry of Delta's log that Delta does not name; none for other causes."""
     folder, message = f"{path}/{LOG_FOLDER}", str(error)
     if found := re.search(r"DELTA_VERSIONS_NOT_CONTIGUOUS\] \w+ \(([\d, ]+)\)", message):
         there = [int(version) for version in found[1].split(",")]

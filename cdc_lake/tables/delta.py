@@ -47,8 +47,6 @@ class DeltaLakeTable(Generic[P]):
     """A Delta table by path; see `cdc_lake.tables.contract.Table`.
 
     Args:
-        spark: the session that reads and writes it.
-        path: its folder or URL.
         partition_by: columns of the rows that partition the table, for the first write.
         partitions: partition fields, stored in additional columns, which `read` drops.
         statistics: columns for data skipping, for the first write; a merge adds keys and partition columns.
@@ -115,10 +113,6 @@ class DeltaLakeTable(Generic[P]):
 
     def reached_by(self, progress: DerivedProgress | None, newest: P) -> int | None:
         """The last commit of this table that another table has consumed.
-
-        Args:
-            progress: the other table's progress.
-            newest: this table's progress.
 
         Returns:
             None if the other table has consumed nothing of this table's current history. If this table was deleted,
@@ -257,8 +251,6 @@ class DeltaLakeTable(Generic[P]):
         """Append rows; the first append creates the table with the rows' schema.
 
         Args:
-            rows: the table's columns.
-            progress: the progress with this commit.
             adds_columns: whether to add new columns and fields to the table; otherwise they raise an error.
             statistics: further columns for data skipping, for the first append.
 
@@ -270,11 +262,7 @@ class DeltaLakeTable(Generic[P]):
         return self._save(writer, progress, statistics=statistics)
 
     def rows_added(self, version: int) -> int | None:
-        """The number of rows that an append added; none if the version is another kind of commit.
-
-        Args:
-            version: the append's version.
-        """
+        """The number of rows that an append added; none if the version is another kind of commit."""
         number = (self.commit_info(version) or {}).get("operationMetrics", {}).get("numOutputRows")
         return None if number is None else int(number)
 
@@ -377,13 +365,7 @@ class DeltaLakeTable(Generic[P]):
 def _assignments(
     columns: tuple[str, ...], there: frozenset[str], keys: tuple[str, ...], partitions: tuple[PartitionField, ...]
 ) -> tuple[Mapping[str, Column], Mapping[str, Column]]:
-    """The values of the rows that a merge inserts, and of the rows that it updates, by column.
-
-    Args:
-        columns: the columns of the changes.
-        there: the columns of the table.
-        partitions: the partitions of the table.
-    """
+    """The values of the rows that a merge inserts, and of the rows that it updates, by column."""
 
     def sent(name: str) -> Column:
         return F.col(f"s.{quoted(name)}")

@@ -37,15 +37,11 @@ class ChangedFiles(NamedTuple):
 
     @property
     def has_deletion_vectors(self) -> bool:
-        """Whether any of these files has a deletion vector."""
         return any(file.deletion_vector for file in (*self.gone, *self.new))
 
 
 class DeltaCommits(Generic[P]):
     """The commits of a table.
-
-    Args:
-        path: the table's folder.
 
     Attributes:
         own: the version of cdc_lake's newest valid commit; none until `progress_at` has found it.
@@ -193,11 +189,7 @@ class DeltaCommits(Generic[P]):
         return ChangedFiles(gone, new)
 
     def expired_error(self, what: str) -> ExpiredError:
-        """The error of a version that the table no longer retains.
-
-        Args:
-            what: what is missing.
-        """
+        """The error of a version that the table no longer retains."""
         todo = "use a newer version; delta.deletedFileRetentionDuration sets how long files are retained"
         return ExpiredError(self._path, what, todo)
 
@@ -224,7 +216,6 @@ class DeltaCommits(Generic[P]):
         """The newest progress at or before a version, and the number of RESTOREs in between.
 
         Args:
-            newest: the version to start from.
             through_restores: continue from the version that a RESTORE restored, instead of the one before it.
         """
         version, restores = newest, 0

@@ -7,16 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from delta.exceptions import (
-    ConcurrentAppendException,
-    ConcurrentDeleteDeleteException,
-    ConcurrentDeleteReadException,
-    ConcurrentTransactionException,
-    ConcurrentWriteException,
-    DeltaConcurrentModificationException,
-    MetadataChangedException,
-    ProtocolChangedException,
-)
+from delta import exceptions
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -55,14 +46,14 @@ _QUOTED_NAME = re.compile(r"`((?:[^`]|``)+)`")
 USER_METADATA = "commitInfo.userMetadata"
 """The setting with the metadata that a commit stores; see `committing`."""
 _CONFLICTS = (
-    ConcurrentAppendException,
-    ConcurrentDeleteDeleteException,
-    ConcurrentDeleteReadException,
-    ConcurrentTransactionException,
-    ConcurrentWriteException,
-    DeltaConcurrentModificationException,
-    MetadataChangedException,
-    ProtocolChangedException,
+    exceptions.ConcurrentAppendException,
+    exceptions.ConcurrentDeleteDeleteException,
+    exceptions.ConcurrentDeleteReadException,
+    exceptions.ConcurrentTransactionException,
+    exceptions.ConcurrentWriteException,
+    exceptions.DeltaConcurrentModificationException,
+    exceptions.MetadataChangedException,
+    exceptions.ProtocolChangedException,
 )
 """Errors of concurrent commits, including concurrent creation. In Python they have no common base class."""
 _SET_BY_HAND = (
@@ -92,8 +83,6 @@ def committing(
     The settings are unset again; otherwise Delta would silently skip the session's next commit.
 
     Args:
-        spark: the session that commits.
-        path: the table's folder.
         settings: names without `spark.databricks.delta.` -> values.
         locked: returns the error if another run committed first.
 

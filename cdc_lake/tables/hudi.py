@@ -54,9 +54,6 @@ class HudiTable(Generic[P]):
     """A Hudi table by path; see `cdc_lake.tables.contract.Table`. A version is an instant of its timeline, as a number.
 
     Args:
-        spark: the session that reads and writes it.
-        path: its folder or URL.
-        kind: the table's type, for the first write.
         partitions: partition fields, combined in one column, which `read` drops.
         buckets: file groups per partition (default: as many as needed, and rows are looked up).
         table_version: the version of Hudi's table format (default: the newest).
@@ -261,11 +258,7 @@ class HudiTable(Generic[P]):
         return self._committed(progress)
 
     def _check_keeps_arrays(self, progress: P) -> None:
-        """Check that Hudi can copy the rows of a table that an earlier version of cdc_lake created.
-
-        Raises:
-            UnsupportedError: Hudi would lose arrays.
-        """
+        """Check that Hudi can copy the rows of a table that an earlier version of cdc_lake created."""
         if not may_lose_arrays(self._rows().schema):
             return
         cures = {
@@ -307,12 +300,8 @@ class HudiTable(Generic[P]):
         """Check whether a failed write was rolled back by another writer.
 
         Args:
-            progress: the write's progress.
             since: the newest instant before the write.
             message: the error's message, in which Hudi usually includes the write's instant.
-
-        Raises:
-            TableLockedError: another writer did.
         """
         others = others_since(self._folder.timeline(), since, _INSTANT.findall(message))
         found = self.progress() if others and self.exists() else None
@@ -344,5 +333,4 @@ class HudiTable(Generic[P]):
 
 
 def _as_of(version: int) -> dict[str, str]:
-    """The query of a version."""
     return {"as.of.instant": str(version)}

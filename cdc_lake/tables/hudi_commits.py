@@ -48,12 +48,7 @@ def commit_metadata(progress: Progress, table_id: str, buckets: int | None) -> d
 
 
 class HudiCommits(Generic[P]):
-    """The completed commits that are not archived.
-
-    Args:
-        folder: the table's metadata folder.
-        is_version_6: whether the table has version 6 of Hudi's format.
-    """
+    """The completed commits that are not archived."""
 
     def __init__(self, spark: SparkSession, folder: HudiFolder, *, is_version_6: bool) -> None:
         self._spark = spark

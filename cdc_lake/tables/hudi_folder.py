@@ -37,12 +37,7 @@ MAX_SECONDS_AHEAD = 10.0
 
 
 class HudiFolder:
-    """The metadata folder.
-
-    Args:
-        path: the table's folder.
-        is_version_6: whether the table has version 6 of Hudi's format.
-    """
+    """The metadata folder."""
 
     def __init__(self, storage: Storage, path: str, *, is_version_6: bool) -> None:
         self.path = path

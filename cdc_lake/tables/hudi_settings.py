@@ -70,7 +70,6 @@ class HudiSettings:
     """The settings of one table.
 
     Attributes:
-        kind: the table's type.
         partitions: partition fields, combined in one column: several partition columns need Hudi's ComplexKeyGenerator
             or CustomKeyGenerator, whose tables not all readers support.
         buckets: file groups per partition; None for as many as needed, in which rows are looked up.
@@ -106,8 +105,6 @@ class HudiSettings:
         """Hudi's settings of a write.
 
         Args:
-            path: the table's folder.
-            operation: Hudi's name of the operation.
             keys: the primary key, if rows are changed.
             is_atomic: whether the store shows files only when they are complete.
             uses_row_writer: whether Hudi writes Spark's rows without converting them to Avro.
@@ -150,10 +147,6 @@ def stored_type(kind: str) -> str:
 
 def check_names(path: str, kind: DataType) -> None:
     """Check that Avro, the format of Hudi's schema, allows all names.
-
-    Args:
-        path: the table's folder.
-        kind: the type of its rows.
 
     Raises:
         UnsupportedError: Avro does not allow a name.

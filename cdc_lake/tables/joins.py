@@ -38,9 +38,7 @@ def images(silver: Table[Any], keys: Sequence[str], since: int, until: int) -> D
     """The rows that differ between two versions of a silver table.
 
     Args:
-        silver: the table.
         keys: its primary key.
-        since, until: the versions.
 
     Returns:
         The table's columns as of `until`, and `__image`: `before` or `after`. A changed row has both, a new one only

@@ -1,9 +1,14 @@
-"""Read a table's newest commit without Spark, in the cases in which that is safe."""
+"""Read a table's newest commit without Spark, in the cases in which that is safe.
+
+Delta's log is read by hand: the package `deltalake` (1.6.6) takes 0.22 instead of 0.06 CPU seconds for 40 local tables
+with 210 commits each, and 35 instead of 13 requests for such a table on S3. It adds 140 MB to a cluster's package, does
+not use Hadoop's credentials, and ignores commits that a catalog coordinates.
+"""
 
 import io
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
 from urllib.parse import unquote
 
@@ -34,7 +39,6 @@ class Newest(NamedTuple, Generic[P]):
     """The state of a table after its newest commit.
 
     Attributes:
-        progress: its progress.
         table_id, version: see `Table`.
         bytes: the size of its files, for Hudi including older versions; None if Delta's log does not have it, or the
             lake is not in a local folder.
@@ -51,14 +55,12 @@ def newest_commit(files: Files, path: str, format: Literal["delta", "hudi"], kin
 
     None if there is no table, if another program or version made the newest commit, if the table was restored, or if a
     file is damaged. Spark then reads the log and reports problems.
-
-    Args:
-        path: the table's folder.
-        kind: the progress of the table's layer.
     """
-    read: Callable[[Files, str, type[P]], Newest[P] | None] = _of_delta if format == "delta" else _of_hudi
     try:
-        return read(files, path, kind)
+        if format == "hudi":
+            return _of_hudi(files, path, kind)
+        log = _delta_log(files, path)
+        return _newest_in(log, files, path, kind) if log else None
     except _NOT_PLAIN:
         return None
 
@@ -99,9 +101,6 @@ def newest_rows(files: Files, path: str) -> tuple[Newest[BronzeProgress], list[D
     """A bronze table's `newest_commit` and its data files.
 
     None if `newest_commit` is None, or if only Delta can read the files: with deletion vectors or mapped columns.
-
-    Args:
-        path: the table's folder.
     """
     try:
         log = _delta_log(files, path)
@@ -125,7 +124,6 @@ def rows_where(
     """The rows of a table that meet a condition.
 
     Args:
-        rows: the table's data files.
         columns: the columns to return, including those of the condition.
         least: column -> lower bound of its values in rows that meet the condition. Other files are not opened.
     """
@@ -143,11 +141,7 @@ def rows_where(
 
 
 def newest_schema(files: Files, path: str) -> StructType | None:
-    """A Delta table's columns; None if `newest_rows` is None.
-
-    Args:
-        path: the table's folder.
-    """
+    """A Delta table's columns; None if `newest_rows` is None."""
     try:
         log = _delta_log(files, path)
         if log is None or _newest_in(log, files, path, Progress) is None or log.maps_columns():
@@ -237,11 +231,6 @@ def _delta_log(files: Files, path: str) -> _DeltaLog | None:
         return None
     commits = {version: actions(version) for version in after or [newest]}
     return _DeltaLog(newest, checkpoint, [action for one in after for action in commits[one]], commits[newest])
-
-
-def _of_delta(files: Files, path: str, kind: type[P]) -> Newest[P] | None:
-    log = _delta_log(files, path)
-    return _newest_in(log, files, path, kind) if log else None
 
 
 def _newest_in(log: _DeltaLog, files: Files, path: str, kind: type[P]) -> Newest[P] | None:

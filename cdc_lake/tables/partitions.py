@@ -61,7 +61,6 @@ def partition_columns(
     """The partition columns by name, each a string.
 
     Args:
-        columns: the table's.
         value: the expression for a column's value.
     """
     return {
@@ -71,7 +70,6 @@ def partition_columns(
 
 
 def with_partitions(rows: DataFrame, fields: Sequence[PartitionField]) -> DataFrame:
-    """Add partition columns to rows."""
     found = partition_columns(fields, rows.columns, lambda name: F.col(quoted(name)))
     return rows.withColumns(found) if found else rows
 

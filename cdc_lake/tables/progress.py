@@ -24,9 +24,6 @@ class SidePin(BaseModel):
     """The version of a silver table's side table that belongs to a commit.
 
     Attributes:
-        id: the side table's id.
-        version: its version.
-        nonce: the nonce of that version's commit.
         kinds: the kinds of entries that it may contain (`columns.SIDE_KINDS`).
         swept_ms: when expired entries were last removed.
     """
