@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake import failpoints
 from cdc_lake.brokers import broker_login
-from cdc_lake.columns import DELETE, KEEP, KEY, name_problem, quoted
+from cdc_lake.columns import DELETE, KEY, name_problem, quoted
 from cdc_lake.config.gold_models import EVERYTHING, WATERMARK, GoldModel
 from cdc_lake.errors import ExpiredError, KeyConstraintError, ModelError, NoProgressError
 from cdc_lake.gold.query import Groups, Query, Source, touched_groups, translated_errors, watermark
@@ -21,7 +21,7 @@ from cdc_lake.runs.context import OpenRun
 from cdc_lake.runs.report import TableReport
 from cdc_lake.runs.user_sql import check_expectations, is_met, refuse_query
 from cdc_lake.sinks.kafka import KafkaSink
-from cdc_lake.tables.contract import Commit, Table
+from cdc_lake.tables.contract import Changes, Commit, Table
 from cdc_lake.tables.joins import null_safe_join
 from cdc_lake.tables.partitions import check_partitions
 from cdc_lake.tables.progress import GoldProgress
@@ -188,13 +188,14 @@ def _refresh_groups(run: ModelRun, inputs: RefreshInputs, groups: Groups, result
         with run.done.phase("check"), translated_errors(run.model):
             vanished = null_safe_join(stored, rows, keys, "left_anti")
             new = rows if _has_map(rows) else null_safe_join(rows, stored, rows.columns, "left_anti")
+            both = new.withColumn(DELETE, F.lit(False)).unionByName(vanished.withColumn(DELETE, F.lit(True)))
             # Not a cache, which Spark may compute again: a model may have rand() or a clock.
-            changes = _changes(new, vanished, run.model).localCheckpoint(eager=False)
-            counts = {row[DELETE]: row["count"] for row in changes.groupBy(DELETE).count().collect()}
+            changes = Changes.of(_with_key(both, run.model).localCheckpoint(eager=False), keys)
+            counts = {row[DELETE]: row["count"] for row in changes.rows.groupBy(DELETE).count().collect()}
         _before_write(run, inputs)
         with run.done.phase("write"), translated_errors(run.model):
             next_progress = inputs.next_progress
-            commit = gold.merge(changes, keys, next_progress) if counts else gold.advance(next_progress)
+            commit = gold.merge(changes, next_progress) if counts else gold.advance(next_progress)
             for note in commit.notes:
                 run.done.warn(note)
     finally:
@@ -213,12 +214,6 @@ def _with_key(rows: DataFrame, model: GoldModel) -> DataFrame:
     """Rows with their key's text, by which an engine may find them."""
     keys = F.struct(*map(quoted, model.header.keys))
     return rows.withColumn(KEY, F.to_json(keys, {"ignoreNullFields": "false"}))
-
-
-def _changes(new: DataFrame, vanished: DataFrame, model: GoldModel) -> DataFrame:
-    """Rows as `Table.merge` takes them: new or changed ones, and those to remove."""
-    both = new.withColumn(DELETE, F.lit(False)).unionByName(vanished.withColumn(DELETE, F.lit(True)))
-    return _with_key(both, model).withColumn(KEEP, F.array().cast("array<string>"))
 
 
 def _has_map(rows: DataFrame) -> bool:

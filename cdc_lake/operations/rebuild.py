@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake import failpoints
-from cdc_lake.columns import BATCH, DELETE, DELETED, KEEP, KEY, UNAVAILABLE, quoted
+from cdc_lake.columns import BATCH, DELETED, KEY, UNAVAILABLE, quoted
 from cdc_lake.config import Config
 from cdc_lake.decode.key import key_tree_from_row
 from cdc_lake.decode.types import same_key
@@ -27,6 +27,7 @@ from cdc_lake.silver.events import kafka_position, sent_columns
 from cdc_lake.silver.fold_result import FoldResult
 from cdc_lake.silver.merge import fold_events, is_start
 from cdc_lake.silver.table import SilverTable, has_former_key
+from cdc_lake.tables.contract import Changes
 from cdc_lake.tables.joins import as_columns_of, with_kept
 from cdc_lake.tables.progress import KeyFrom, SilverProgress
 
@@ -204,10 +205,7 @@ class _RebuiltTable:
         for warning in outcome.warnings_of_comparison():
             done.warn(warning)
         changes = outcome.changes(before.commit + 1 if before else 1)
-        if options.is_seeded:
-            rows = _with_changes(table, outcome.schemas, changes)
-        else:
-            rows = changes.where(~F.col(DELETE)).drop(KEEP, DELETE)
+        rows = _with_changes(table, outcome.schemas, changes) if options.is_seeded else changes.upserts()
         return cls(table, done, before, key_from, last, outcome, rows.persist())
 
     @cached_property
@@ -215,7 +213,7 @@ class _RebuiltTable:
         """The stored table, with the columns and `__key` of the rebuilt table's primary key."""
         if self.before is None:
             return self.rows.limit(0)
-        rows, keys = self.table.stored_rows, self.outcome.layout.keys
+        rows, keys = self.table.stored_rows, self.outcome.schemas.layout.keys
         there = {name: F.col(quoted(name)) if name in rows.columns else F.lit(None) for name in keys}
         return self.outcome.schemas.with_key(
             rows.withColumns({name: value.cast(keys[name]) for name, value in there.items()})
@@ -235,7 +233,7 @@ class _RebuiltTable:
         assert self.before is not None, "a missing event implies that the table exists"
         old, there = list(self.before.keys), self.table.stored_rows.columns
         rows = self.stored.where(~F.col(DELETED))
-        if set(self.outcome.layout.keys) <= set(there):
+        if set(self.outcome.schemas.layout.keys) <= set(there):
             starts = self.table.bronze_rows.where((F.col("status") == "ok") & is_start())
             rows = rows.join(starts.select(F.col("key").alias(KEY)).distinct(), KEY, "left_anti")
         elif set(old) <= set(self.rows.columns):
@@ -292,7 +290,7 @@ class _RebuiltTable:
         failpoints.reach("rebuild.after_side")
         run.leases.check(self.table.name)
         if self.before is None:
-            self.table.silver.merge(outcome.changes(following.commit), list(outcome.layout.keys), following)
+            self.table.silver.merge(outcome.changes(following.commit), following)
         else:
             self.table.silver.overwrite(self.rows, following)
         failpoints.reach("rebuild.after_overwrite")
@@ -324,12 +322,12 @@ def _check_history(table: SilverTable, schemas: BatchSchemas, there: DataFrame) 
         )
 
 
-def _with_changes(table: SilverTable, schemas: BatchSchemas, changes: DataFrame) -> DataFrame:
+def _with_changes(table: SilverTable, schemas: BatchSchemas, changes: Changes) -> DataFrame:
     """Silver's rows with `changes` applied, and `__key`."""
     stored = schemas.with_key(table.stored_rows)
-    others = stored.join(changes.select(KEY), KEY, "left_anti")
-    untouched = as_columns_of(changes.drop(KEEP, DELETE).schema, others)
-    return untouched.unionByName(with_kept(changes.where(~F.col(DELETE)), stored).drop(KEEP, DELETE))
+    others = stored.join(changes.rows.select(KEY), KEY, "left_anti")
+    untouched = as_columns_of(changes.upserts().schema, others)
+    return untouched.unionByName(with_kept(changes, stored).upserts())
 
 
 def find_key_change(table: SilverTable, key: Sequence[str]) -> KeyFrom:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from cdc_lake.bronze.dead_letters import sent_after
 from cdc_lake.bronze.decide import NO_KEY, PAIR_STAGE, TOO_LARGE
 from cdc_lake.bronze.schema_resolution import decide, resolve_schemas, scan_records
-from cdc_lake.columns import DELETE, KEEP
+from cdc_lake.columns import KEEP
 from cdc_lake.config import Config
 from cdc_lake.errors import ConfigError
 from cdc_lake.lake.lake import BronzeTable
@@ -28,7 +28,7 @@ from cdc_lake.runs.context import OpenRun, Run, Work, select_landed
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.servers import checked_registry
-from cdc_lake.tables.contract import progress_of
+from cdc_lake.tables.contract import Changes, progress_of
 from cdc_lake.tables.progress import BronzeProgress
 
 _DECIDED = (
@@ -160,14 +160,14 @@ class _QuarantineWork(Work):
         """Commit changes of rows.
 
         Args:
-            changes: `COORDINATES` and the changed columns.
+            changes: `COORDINATES` and the changed columns; `__keep`, if rows keep values of these.
             progress: the table's progress before the commit.
             following: fields of the progress that change.
         """
         sent = sent_after(self.run.config.dead_letter_topic(done.table), progress)
         self.run.leases.check(done.table)
         with done.phase("write"):
-            table.merge(changes, COORDINATES, progress.next(self.run.id, sent=sent, **following))
+            table.merge(Changes.of(changes, COORDINATES), progress.next(self.run.id, sent=sent, **following))
         done.status, done.batches = "ok", 1
 
 
@@ -264,7 +264,6 @@ def _replayed_rows(records: DataFrame, batch: int) -> DataFrame:
         F.lit(batch).cast("bigint").alias("batch"),
         F.lit(True).alias("late"),
         F.array().cast("array<string>").alias(KEEP),
-        F.lit(False).alias(DELETE),
     )
 
 
@@ -275,12 +274,11 @@ def _rechecked_rows(rejected: DataFrame, columns: Sequence[str], batch: int) -> 
         columns: `_replayed_rows`'.
     """
     changed = {"status": F.lit("ok"), "batch": F.lit(batch).cast("bigint"), "late": F.lit(True)}
-    kept = [name for name in columns if name not in (*COORDINATES, *changed, "error", KEEP, DELETE)]
+    kept = [name for name in columns if name not in (*COORDINATES, *changed, "error", KEEP)]
     return rejected.select(
         *COORDINATES,
         *(value.alias(name) for name, value in changed.items()),
         F.array(*map(F.lit, kept)).alias(KEEP),
-        F.lit(False).alias(DELETE),
     )
 
 
@@ -306,8 +304,6 @@ class _Drop(_QuarantineWork):
             *(*COORDINATES, NOT_DROPPABLE),
             F.lit("dropped").alias("status"),
             F.col("error").withField("message", message).alias("error"),
-            F.array().cast("array<string>").alias(KEEP),
-            F.lit(False).alias(DELETE),
         )
         rows.persist()
         try:
@@ -315,8 +311,7 @@ class _Drop(_QuarantineWork):
                 counts = {row[NOT_DROPPABLE]: row["count"] for row in rows.groupBy(NOT_DROPPABLE).count().collect()}
             dropped = counts.pop(None, 0)
             if dropped:
-                changes = rows.where(F.col(NOT_DROPPABLE).isNull()).drop(NOT_DROPPABLE)
-                self.commit(table, changes, progress, done)
+                self.commit(table, rows.where(F.col(NOT_DROPPABLE).isNull()).drop(NOT_DROPPABLE), progress, done)
         finally:
             rows.unpersist()
         for why, number in counts.items():

@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import MapType, StructField, StructType
 
-from cdc_lake.columns import BATCH, DELETE, DELETED, KAFKA_TYPE, KEEP, KEY, SILVER_META
+from cdc_lake.columns import BATCH, DELETED, KAFKA_TYPE, KEY, SILVER_META
 from cdc_lake.config import Config, TableConfig
 from cdc_lake.config.gold_models import model_names
 from cdc_lake.decode.envelope import TRUNCATE, is_snapshot_end
@@ -149,10 +149,10 @@ class _Silver:
         if batch.find_schemas() is None:
             raise TimeTravelError(topic, f"bronze has no row event up to {point}", "name a later point")
         batch.check_expectations(TableReport(table=topic))
-        outcome = fold_events(batch)
-        found = outcome.changes(landed.commit).where(~F.col(DELETE)).drop(KEY, KEEP, DELETE)
+        changes = fold_events(batch).changes(landed.commit)
+        found = changes.upserts().drop(KEY)
         # The rows are not from a commit of silver.
-        return _State(found.withColumn(BATCH, F.lit(None).cast("bigint")), list(outcome.layout.keys))
+        return _State(found.withColumn(BATCH, F.lit(None).cast("bigint")), changes.keys)
 
 
 def _version(table: Table[Any], name: str, as_of: int | datetime | str | None, todo: str = _TODO) -> int:

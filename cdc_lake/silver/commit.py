@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -94,14 +94,13 @@ class _Commit:
         check_totals(done.table, batch.counts.total, **counts)
         is_wider = batch.progress is not None and outcome.schemas.layout_change.is_wider
         # Before widening: Delta rejects plans that read the table's earlier schema.
-        result = outcome.changes(self.progress.commit + (1 if is_wider else 0))
+        changes = outcome.changes(self.progress.commit + (1 if is_wider else 0))
         if batch.is_in_driver:
-            result = in_driver(result)  # a MERGE plans its source several times
+            changes = replace(changes, rows=in_driver(changes.rows))  # a MERGE plans its source several times
         if is_wider:
             self._widen(outcome.schemas)
         with self._write(outcome.schemas, outcome.side_entries):
-            keys = list(outcome.layout.keys)
-            made = batch.table.silver.merge(result, keys, self.progress, are_inserts=outcome.are_inserts)
+            made = batch.table.silver.merge(changes, self.progress)
         self._report(*outcome.warnings(), *made.notes, **counts, stale=totals.stale, refolded=totals.refolded)
         return made.progress
 

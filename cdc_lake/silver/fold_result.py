@@ -15,9 +15,9 @@ from cdc_lake.silver import key_changes, side_entries
 from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.batch_schemas import BatchSchemas
 from cdc_lake.silver.events import with_rows
-from cdc_lake.silver.evolution import Layout
 from cdc_lake.silver.rows import INHERITED_COLUMNS, OTHER_VALUES, RowSchema, changes, collect_large_values
 from cdc_lake.spark.expressions import built_once
+from cdc_lake.tables.contract import Changes
 
 _NAMED_KEYS = 10
 """Number of keys listed in an error."""
@@ -130,11 +130,6 @@ class FoldResult:
     refold: DataFrame | None = None
     are_inserts: bool = False
 
-    @property
-    def layout(self) -> Layout:
-        """Silver's columns."""
-        return self.schemas.layout
-
     def counted(self) -> dict[str, int]:
         """The outcomes that add up to the batch's rows.
 
@@ -150,7 +145,7 @@ class FoldResult:
             "rejected": self.batch.rejected.count() if self.batch.rejected is not None else 0,
         }
 
-    def changes(self, commit: int) -> DataFrame:
+    def changes(self, commit: int) -> Changes:
         """The rows to write."""
         rows, large = self._decoded(self._rows), self._row_schema.large
         if self.totals.other_values:
@@ -158,11 +153,11 @@ class FoldResult:
                 self._decoded(self._of_role(VALUES_PIECE)), ["key"], large
             ).withColumnRenamed("large_values", OTHER_VALUES)
             rows = rows.join(other_values, "key", "left")
-        return changes(rows, self._row_schema, batch=commit)
+        return changes(rows, self._row_schema, batch=commit, are_inserts=self.are_inserts)
 
     @property
     def _row_schema(self) -> RowSchema:
-        batch, layout = self.batch, self.layout
+        batch, layout = self.batch, self.schemas.layout
         return RowSchema(
             tuple(layout.keys),
             tuple(layout.columns),
@@ -202,7 +197,7 @@ class FoldResult:
         stored = None
         # Values that were sent before this batch are in silver's row; the pieces list their columns as `kept`.
         if batch.progress is not None:
-            rows = rows_with_keys(batch.table.stored_rows, ended, list(self.layout.keys))
+            rows = rows_with_keys(batch.table.stored_rows, ended, list(self.schemas.layout.keys))
             rows = self.schemas.with_key(rows).withColumnRenamed(KEY, "key")
             stored = key_changes.stored_values(rows, large)
         return key_changes.ended_lifetimes(ended, stored, list(large)).localCheckpoint()

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from cdc_lake.columns import BATCH, DELETE, DELETED, KAFKA, KEEP, KEY, ORDER, SILVER_META, UNAVAILABLE
 from cdc_lake.fold.rules import DELETES
 from cdc_lake.spark.expressions import built_once, of_batch
+from cdc_lake.tables.contract import Changes
 
 OTHER_VALUES, INHERITED_VALUES, INHERITED_COLUMNS = "other_values", "inherited_values", "inherited_columns"
 """Columns of pieces: values from other records than the row's own; inherited values, and their columns."""
@@ -60,20 +61,20 @@ def collect_large_values(pieces: DataFrame, by: Sequence[str], large: Sequence[s
     return pieces.groupBy(*by).agg(F.struct(*(value(name) for name in large)).alias("large_values"))
 
 
-def changes(rows: DataFrame, row_schema: RowSchema, *, batch: int) -> DataFrame:
-    """The rows to write.
+def changes(rows: DataFrame, row_schema: RowSchema, *, batch: int, are_inserts: bool = False) -> Changes:
+    """The rows to write: the source's columns, silver's own, and those of `Changes`.
 
     Args:
         rows: pieces of rows with `row`, decoded; `other_values` and `inherited_values`, structs as in
             `collect_large_values`, if there are any; `inherited_columns`, the columns in `inherited_values`.
         row_schema: the columns of the table's rows.
         batch: silver's commit number.
-
-    Columns out, one row per key: the source's, silver's own, `__key`, `__keep` and `__delete` (see `cdc_lake.columns`).
+        are_inserts: see `Changes`.
     """
     others = frozenset({OTHER_VALUES, INHERITED_VALUES}.intersection(rows.columns))
     is_written, values, own = _changes(row_schema, others)
-    return rows.where(is_written).select(*values, of_batch(batch, F.col("key")).alias(BATCH), *own)
+    rows = rows.where(is_written).select(*values, of_batch(batch, F.col("key")).alias(BATCH), *own)
+    return Changes(rows, row_schema.keys, are_inserts)
 
 
 @built_once

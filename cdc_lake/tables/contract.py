@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from cdc_lake.columns import DELETE, KEEP
 from cdc_lake.errors import TableLockedError, UnknownTableError
 from cdc_lake.tables.progress import Progress
 
@@ -27,6 +29,32 @@ class Commit(Generic[P]):
     version: int
     progress: P
     notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Rows to upsert and delete in one merge, at most one per key.
+
+    Attributes:
+        rows: the table's columns, new ones included, and `__delete` boolean, whether to delete the row; `__keep`
+            array<string>, the columns that keep the stored row's value; for Hudi `__key`, the key's canonical text.
+        keys: the primary key's columns.
+        are_inserts: whether the table has none of the keys, and none is deleted.
+    """
+
+    rows: DataFrame
+    keys: Sequence[str]
+    are_inserts: bool = False
+
+    @classmethod
+    def of(cls, rows: DataFrame, keys: Sequence[str]) -> Self:
+        """Changes that delete and keep nothing, unless the rows have `__delete` or `__keep`."""
+        nothing = {DELETE: F.lit(False), KEEP: F.array().cast("array<string>")}
+        return cls(rows.withColumns({name: nothing[name] for name in nothing if name not in rows.columns}), keys)
+
+    def upserts(self) -> DataFrame:
+        """The rows that are not deleted, without `__delete` and `__keep`."""
+        return self.rows.where(~F.col(DELETE)).drop(DELETE, KEEP)
 
 
 @dataclass(frozen=True)
@@ -144,13 +172,8 @@ class Table(Protocol[P]):
             TableLockedError: another run has committed or created the table first. This commit was not made.
         """
 
-    def merge(self, changes: DataFrame, keys: Sequence[str], progress: P, *, are_inserts: bool = False) -> Commit[P]:
-        """Upsert and delete rows in one commit; the first merge creates the table.
-
-        Args:
-            changes: the table's columns, at most one row per key, and `__key`, `__keep`, `__delete`. New columns are
-                added to the table in the same commit.
-            are_inserts: whether the table has none of the rows' keys, and none is deleted.
+    def merge(self, changes: Changes, progress: P) -> Commit[P]:
+        """Upsert and delete rows in one commit, which also adds new columns; the first merge creates the table.
 
         Raises:
             TableLockedError: another run has committed first. This commit was not made.

@@ -18,7 +18,7 @@ from cdc_lake.config import DeletionVectors, PartitionField
 from cdc_lake.errors import ExpiredError, TableLockedError
 from cdc_lake.spark.expressions import built_once
 from cdc_lake.storage.hadoop import Storage
-from cdc_lake.tables.contract import Commit, P, Version, read_back
+from cdc_lake.tables.contract import Changes, Commit, P, Version, read_back
 from cdc_lake.tables.delta_commits import DeltaCommits
 from cdc_lake.tables.delta_write import (
     DELETION_VECTORS,
@@ -38,7 +38,6 @@ from cdc_lake.tables.joins import equal_in, kept_or_sent
 from cdc_lake.tables.partitions import partition_columns, with_partitions
 from cdc_lake.tables.progress import DerivedProgress
 
-_CHANGE_COLUMNS = (KEY, KEEP, DELETE)
 _COLUMN_MAPPING = "delta.columnMapping.mode"
 """A property with which data files may have other column names than the table."""
 
@@ -293,21 +292,21 @@ class DeltaLakeTable(Generic[P]):
             writer.format("delta").save(self.path)
         return self._committed(progress)
 
-    def merge(self, changes: DataFrame, keys: Sequence[str], progress: P, *, are_inserts: bool = False) -> Commit[P]:
+    def merge(self, changes: Changes, progress: P) -> Commit[P]:
         if not self.exists():
-            rows = changes.where(~F.col(DELETE)).drop(*_CHANGE_COLUMNS)
-            wanted = {*keys, *(field.column for field in self._partitions)}
+            rows = changes.upserts().drop(KEY)
+            wanted = {*changes.keys, *(field.column for field in self._partitions)}
             statistics = [name for name in with_statistics(rows.schema) if name in wanted]
             return self.append(rows, progress, statistics=statistics)
         notes = self._update_properties()
-        if are_inserts:
-            return replace(self.append(changes.drop(*_CHANGE_COLUMNS), progress, adds_columns=True), notes=notes)
-        columns = tuple(name for name in changes.columns if name not in _CHANGE_COLUMNS)
-        inserted, updated = _assignments(columns, frozenset(self.read().columns), tuple(keys), self._partitions)
+        if changes.are_inserts:
+            return replace(self.append(changes.upserts().drop(KEY), progress, adds_columns=True), notes=notes)
+        columns = tuple(name for name in changes.rows.columns if name not in (KEY, KEEP, DELETE))
+        inserted, updated = _assignments(columns, frozenset(self.read().columns), tuple(changes.keys), self._partitions)
         merge = (
             DeltaTable.forPath(self._spark, self.path)
             .alias("t")
-            .merge(changes.alias("s"), equal_in(keys, "t", "s"))
+            .merge(changes.rows.alias("s"), equal_in(changes.keys, "t", "s"))
             .withSchemaEvolution()
             .whenMatchedDelete(F.col(f"s.{DELETE}"))
             .whenMatchedUpdate(set={quoted(name): value for name, value in updated.items()})

@@ -23,7 +23,7 @@ from cdc_lake.config import PartitionField
 from cdc_lake.errors import ConfigError, TableLockedError, UnsupportedError
 from cdc_lake.points import time_text
 from cdc_lake.storage.hadoop import Storage
-from cdc_lake.tables.contract import Commit, P, Version, progress_of, read_back
+from cdc_lake.tables.contract import Changes, Commit, P, Version, progress_of, read_back
 from cdc_lake.tables.hudi_commits import HudiCommits, OwnCommit, commit_metadata
 from cdc_lake.tables.hudi_folder import HudiFolder, milliseconds, others_since, wait_until_past
 from cdc_lake.tables.hudi_settings import (
@@ -191,19 +191,18 @@ class HudiTable(Generic[P]):
     def version_at(self, at_ms: int) -> int | None:
         return next((one.version for one in self.history() if one.at_ms <= at_ms), None)
 
-    def merge(self, changes: DataFrame, keys: Sequence[str], progress: P, *, are_inserts: bool = False) -> Commit[P]:
-        changes.persist()
+    def merge(self, changes: Changes, progress: P) -> Commit[P]:
+        rows = changes.rows.persist()
         try:
             is_new = not self.exists()
-            rows = changes
             if is_new:
                 rows = rows.where(~F.col(DELETE))
             elif not rows.where(F.size(KEEP) > 0).isEmpty():
-                rows = with_kept(rows, self._rows())  # Hudi replaces whole rows
+                rows = with_kept(changes, self._rows()).rows  # Hudi replaces whole rows
             rows = rows.withColumn(_IS_DELETED, F.col(DELETE)).drop(KEEP, DELETE)
-            return self._save(rows, "bulk_insert" if is_new else "upsert", progress, keys=keys)
+            return self._save(rows, "bulk_insert" if is_new else "upsert", progress, keys=changes.keys)
         finally:
-            changes.unpersist()
+            changes.rows.unpersist()
 
     def overwrite(self, rows: DataFrame, progress: P) -> Commit[P]:
         operation = "insert_overwrite_table" if self.exists() else "bulk_insert"

@@ -1,6 +1,7 @@
 """Joins of rows: with null keys, between two versions of a table, and of changes with the values that they keep."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import and_
 from typing import Any
@@ -10,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from cdc_lake.columns import BATCH, KEEP, KEY, quoted
-from cdc_lake.tables.contract import Table
+from cdc_lake.tables.contract import Changes, Table
 
 IMAGE = "__image"
 BEFORE, AFTER = "before", "after"
@@ -77,15 +78,12 @@ def kept_or_sent(name: str) -> Column:
     return F.when(F.array_contains(f"s.{KEEP}", name), F.col(f"t.{quoted(name)}")).otherwise(F.col(f"s.{quoted(name)}"))
 
 
-def with_kept(changes: DataFrame, stored: DataFrame) -> DataFrame:
-    """Fill the columns in `__keep` of each change with the stored values.
-
-    Columns in: those of `changes`, and `__key` and others in `stored`. Columns out: those of `changes`.
-    """
-    joined = changes.alias("s").join(stored.alias("t"), F.col(f"s.{KEY}") == F.col(f"t.{KEY}"), "left")
+def with_kept(changes: Changes, stored: DataFrame) -> Changes:
+    """Fill the columns in `__keep` of each change with the values of the stored rows, which have a `__key`, too."""
+    joined = changes.rows.alias("s").join(stored.alias("t"), F.col(f"s.{KEY}") == F.col(f"t.{KEY}"), "left")
     there = set(stored.columns) - {KEY}
 
     def value(name: str) -> Column:
         return kept_or_sent(name).alias(name) if name in there else F.col(f"s.{quoted(name)}")
 
-    return joined.select(*(value(name) for name in changes.columns))
+    return replace(changes, rows=joined.select(*(value(name) for name in changes.rows.columns)))

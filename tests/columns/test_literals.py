@@ -59,7 +59,7 @@ def in_the_fold(spark: SparkSession, batch: int) -> DataFrame:
     }
     nothing = {one.name: F.lit(None).cast(one.dataType) for one in from_arrow_schema(PIECES)}
     rows = spark.range(3).select(*(column.alias(name) for name, column in (nothing | given).items()))
-    return changes(rows, row_schema, batch=batch)
+    return changes(rows, row_schema, batch=batch).rows
 
 
 @pytest.mark.parametrize("plan", [in_bronze, in_the_fold])

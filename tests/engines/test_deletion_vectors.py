@@ -14,6 +14,7 @@ from support.lake import Lake, step
 
 from cdc_lake.config import DeletionVectors, StorageConfig
 from cdc_lake.tables import delta_write
+from cdc_lake.tables.contract import Changes
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.delta_write import DELETION_VECTORS
 from cdc_lake.tables.progress import SilverProgress
@@ -114,7 +115,7 @@ def test_auto_also_reports_the_change_before_an_append(
     def notes(commit: int, *ids: int, are_inserts: bool = False) -> list[str]:
         rows = [(number, commit, [], False) for number in ids]
         changes = spark.createDataFrame(rows, "id int, n int, __keep array<string>, __delete boolean")
-        return list(table.merge(changes.coalesce(1), ["id"], step(commit), are_inserts=are_inserts).notes)
+        return list(table.merge(Changes(changes.coalesce(1), ["id"], are_inserts), step(commit)).notes)
 
     assert notes(1, *range(ROWS)) == []
     assert notes(2, 7) == []

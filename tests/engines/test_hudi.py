@@ -16,7 +16,7 @@ from conformance.by_lake import hudi_rows
 from deltalake import write_deltalake
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import IllegalArgumentException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from support.events import OPTIONAL_STRING, Topic
 from support.lake import Lake, step
@@ -37,7 +37,7 @@ from cdc_lake.errors import (
 from cdc_lake.lake.lake import silver_table
 from cdc_lake.operations.status import status
 from cdc_lake.runs.context import lake_of
-from cdc_lake.tables.contract import Commit, Table
+from cdc_lake.tables.contract import Changes, Commit, Table
 from cdc_lake.tables.hudi import HudiTable
 from cdc_lake.tables.hudi_folder import MAX_SECONDS_AHEAD, milliseconds
 from cdc_lake.tables.hudi_settings import HudiType
@@ -47,9 +47,9 @@ OFTEN = {"hoodie.compact.inline.max.delta.commits": "2"}
 ACTIONS = ("compaction", "logcompaction", "clean", "clustering", "rollback", "restore")
 
 
-def changes(spark: SparkSession, *rows: tuple[int, int | None, str | None, list[str], bool]) -> DataFrame:
+def changes(spark: SparkSession, *rows: tuple[int, int | None, str | None, list[str], bool]) -> Changes:
     found = [(number, n, text, f'{{"id": {number}}}', keep, goes) for number, n, text, keep, goes in rows]
-    return spark.createDataFrame(found, CHANGE)
+    return Changes(spark.createDataFrame(found, CHANGE), ["id"])
 
 
 def row(number: int, n: int | None = 0, text: str | None = None) -> tuple[int, int | None, str | None, list[str], bool]:
@@ -107,8 +107,8 @@ def merged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, kind: 
 
     before = persisted()
     commits = [
-        table.merge(changes(spark, row(1, 10, "a"), row(2, 20, "b"), row(3, 30, "c"), gone(9)), ["id"], step(1)),
-        table.merge(changes(spark, (1, 11, None, ["text"], False), gone(2), row(4, 40), gone(8)), ["id"], step(2)),
+        table.merge(changes(spark, row(1, 10, "a"), row(2, 20, "b"), row(3, 30, "c"), gone(9)), step(1)),
+        table.merge(changes(spark, (1, 11, None, ["text"], False), gone(2), row(4, 40), gone(8)), step(2)),
     ]
     return Merged(table, commits, persisted() - before)
 
@@ -159,10 +159,10 @@ def test_deleted_key_reappears_only_with_newly_written_values(
     spark: SparkSession, copied: HudiTable, kind: HudiType
 ) -> None:
     table = HudiTable(spark, copied.path, kind=kind, properties=OFTEN)
-    table.merge(changes(spark, row(2, 5)), ["id"], step(3))
+    table.merge(changes(spark, row(2, 5)), step(3))
     assert held(table)[2] == (5, None)
     for commit in (4, 5):
-        table.merge(changes(spark, gone(2), row(3, commit)), ["id"], step(commit))
+        table.merge(changes(spark, gone(2), row(3, commit)), step(commit))
 
     if kind == "mor":
         assert max(timeline(table).glob("*.compaction.requested")).name > str(table.version())
@@ -172,7 +172,7 @@ def test_deleted_key_reappears_only_with_newly_written_values(
 
 
 def test_table_without_rows_reads_as_empty(spark: SparkSession, copied: HudiTable) -> None:
-    copied.merge(changes(spark, gone(1), gone(3), gone(4)), ["id"], step(3))
+    copied.merge(changes(spark, gone(1), gone(3), gone(4)), step(3))
 
     assert (held(copied), read_back(copied)) == ({}, [])
     assert set(comparer._hudi_rows(copied.path).schema.names) >= {"id", "n", "text"}
@@ -197,16 +197,16 @@ def test_similar_keys_each_have_their_own_row(spark: SparkSession, table: HudiTa
     kind = "a string, b string, n int, __key string, __keep array<string>, __delete boolean"
 
     for commit in (1, 2):
-        table.merge(spark.createDataFrame(rows, kind), ["a", "b"], step(commit))
+        table.merge(Changes(spark.createDataFrame(rows, kind), ["a", "b"]), step(commit))
 
     assert {(row["a"], row["b"]) for row in table.read().collect()} == set(keys)
     assert table.read().count() == len(read_back(table)) == len(keys)
 
 
 def test_new_columns_are_added_in_the_first_commit_with_them(spark: SparkSession, copied: HudiTable) -> None:
-    wider = changes(spark, row(3, 20)).selectExpr("id", "n", "text", "7 AS added", "__key", "__keep", "__delete")
+    wider = changes(spark, row(3, 20)).rows.selectExpr("id", "n", "text", "7 AS added", "__key", "__keep", "__delete")
 
-    copied.merge(wider, ["id"], step(3))
+    copied.merge(Changes(wider, ["id"]), step(3))
 
     assert {row["id"]: row["added"] for row in copied.read().collect()} == {1: None, 3: 7, 4: None}
     assert {row["id"]: row["added"] for row in read_back(copied)} == {1: None, 3: 7, 4: None}
@@ -228,8 +228,8 @@ def test_values_of_every_type_round_trip(spark: SparkSession, table: HudiTable) 
         spark.sql(f"SELECT {number} AS id, {made}, '{number}' AS __key, array() AS __keep, false AS __delete")
         for number in (1, 2)
     )
-    table.merge(first, ["id"], step(1))
-    table.merge(second, ["id"], step(2))
+    table.merge(Changes(first, ["id"]), step(1))
+    table.merge(Changes(second, ["id"]), step(2))
     rows = first.union(second)
 
     # As texts: Python has no year 0001 in every zone, and NaN is not equal to NaN.
@@ -260,11 +260,11 @@ def test_overwrite_repairs_arrays_of_tables_from_older_versions(
     with monkeypatch.context() as patch:
         patch.setattr("cdc_lake.tables.hudi.has_short_decimals", lambda schema: False)
         patch.setattr("cdc_lake.tables.hudi_commits._ARE_SAFE", "")
-        table.merge(first, ["id"], step(1))
+        table.merge(Changes(first, ["id"]), step(1))
     with pytest.raises(UnsupportedError, match=r"may lose its arrays.*cdc-lake rebuild"):
-        table.merge(second, ["id"], step(2))
+        table.merge(Changes(second, ["id"]), step(2))
     table.overwrite(first.drop("__keep", "__delete"), step(2))
-    table.merge(second, ["id"], step(3))
+    table.merge(Changes(second, ["id"]), step(3))
 
     assert sorted((row["id"], row["texts"]) for row in read_back(table)) == [(1, ["a", None]), (2, ["a", None])]
 
@@ -294,10 +294,10 @@ def test_overwrite_is_one_commit_and_keeps_earlier_versions(spark: SparkSession,
 
 
 def test_unsupported_hudi_column_name_is_refused_before_writing(spark: SparkSession, table: HudiTable) -> None:
-    odd = changes(spark, row(1)).withColumnRenamed("text", "a text")
+    odd = changes(spark, row(1)).rows.withColumnRenamed("text", "a text")
 
     with pytest.raises(UnsupportedError, match=r"`a text`.*field\.name\.adjustment\.mode"):
-        table.merge(odd, ["id"], step(1))
+        table.merge(Changes(odd, ["id"]), step(1))
 
     assert not table.exists()
 
@@ -343,7 +343,7 @@ def test_write_that_loses_a_race_exits_40(
             time.sleep(0.1)
         return value
 
-    slow = changes(spark, row(5, 50)).withColumn("n", F.udf(waiting, "int")("n"))
+    slow = changes(spark, row(5, 50)).rows.withColumn("n", F.udf(waiting, "int")("n"))
     rows = slow.withColumn("_hoodie_is_deleted", F.lit(False)).drop(KEEP, DELETE)
     winner = HudiTable(spark, copied.path, kind=kind)
     with ThreadPoolExecutor(1) as pool:
@@ -351,7 +351,7 @@ def test_write_that_loses_a_race_exits_40(
         while not Path(begun).exists() and not losing.done():
             time.sleep(0.1)
         try:
-            winner.merge(changes(spark, row(6, 60)), ["id"], step(3))
+            winner.merge(changes(spark, row(6, 60)), step(3))
         finally:
             released.touch()
         lost = losing.exception()
@@ -372,15 +372,15 @@ def test_failed_write_leaves_nothing_and_the_next_succeeds(
     if not is_first:
         table = copied
     before = table.progress()
-    some = changes(spark, *(row(number) for number in range(1, 40))).repartition(4)
+    some = changes(spark, *(row(number) for number in range(1, 40))).rows.repartition(4)
     failing = some.withColumn("n", F.when(F.col("id") == 7, F.raise_error("no disk").cast("int")).otherwise(1))
 
     with pytest.raises(Py4JJavaError, match="no disk"):
-        table.merge(failing, ["id"], step(3))
+        table.merge(Changes(failing, ["id"]), step(3))
 
     assert table.progress() == before
     assert table.exists() is not is_first
-    table.merge(changes(spark, row(1, 20), row(2)), ["id"], step(3))
+    table.merge(changes(spark, row(1, 20), row(2)), step(3))
     assert_held(table, {1: (20, None), 2: (0, None)} | ({} if is_first else {3: (30, "c"), 4: (40, None)}))
 
 
@@ -431,12 +431,12 @@ def test_table_version_6_stores_the_same_rows(spark: SparkSession, tmp_path: Pat
     wanted = StorageConfig(format="hudi", type=kind, table_version=6, properties=OFTEN)
     table = silver_table(spark, path, wanted)
     assert isinstance(table, HudiTable)
-    table.merge(changes(spark, row(1, 10, "a"), row(2), row(3)), ["id"], step(1))
+    table.merge(changes(spark, row(1, 10, "a"), row(2), row(3)), step(1))
     for commit in (2, 3):
-        table.merge(changes(spark, (1, commit, None, ["text"], False), gone(2), row(4)), ["id"], step(commit))
+        table.merge(changes(spark, (1, commit, None, ["text"], False), gone(2), row(4)), step(commit))
     if kind == "mor":
         assert list(timeline(table).glob("*.compaction.requested"))
-    table.merge(changes(spark, row(2, 7)), ["id"], step(4))
+    table.merge(changes(spark, row(2, 7)), step(4))
 
     again = silver_table(spark, path, wanted)
     assert isinstance(again, HudiTable)
@@ -449,7 +449,7 @@ def test_table_version_6_stores_the_same_rows(spark: SparkSession, tmp_path: Pat
 def test_history_lists_the_readable_versions(spark: SparkSession, tmp_path: Path) -> None:
     few = {"hoodie.clean.commits.retained": "2", "hoodie.keep.min.commits": "3", "hoodie.keep.max.commits": "4"}
     table = HudiTable(spark, str(tmp_path / "table"), kind="cow", properties=few)
-    commits = [table.merge(changes(spark, row(1, number)), ["id"], step(number)) for number in range(1, 6)]
+    commits = [table.merge(changes(spark, row(1, number)), step(number)) for number in range(1, 6)]
 
     known = table.history()
 
@@ -477,10 +477,10 @@ def test_read_since_returns_only_later_writes(
         return {row["id"]: row["n"] for row in table.read_since(version).collect()}
 
     versions = [
-        table.merge(changes(spark, row(1, 1), row(2, 1), row(3, 1)), ["id"], step(1)).version,
-        table.merge(changes(spark, row(1, 2), row(4, 2)), ["id"], step(2)).version,
-        table.merge(changes(spark, gone(2), row(5, 3)), ["id"], step(3)).version,
-        table.merge(changes(spark, row(4, 4)), ["id"], step(4)).version,  # and a compaction
+        table.merge(changes(spark, row(1, 1), row(2, 1), row(3, 1)), step(1)).version,
+        table.merge(changes(spark, row(1, 2), row(4, 2)), step(2)).version,
+        table.merge(changes(spark, gone(2), row(5, 3)), step(3)).version,
+        table.merge(changes(spark, row(4, 4)), step(4)).version,  # and a compaction
         table.advance(step(5)).version,
     ]
 
@@ -499,7 +499,7 @@ def test_restore_recovers_progress_in_a_new_epoch(spark: SparkSession, copied: H
         hudi.client.common.HoodieSparkEngineContext(spark.sparkContext._jsc), settings
     )
     client.savepoint(str(version), "somebody", "before the change")
-    copied.merge(changes(spark, row(1, 20)), ["id"], step(3))
+    copied.merge(changes(spark, row(1, 20)), step(3))
     client.restoreToSavepoint(str(version))
     client.close()
 
@@ -507,7 +507,7 @@ def test_restore_recovers_progress_in_a_new_epoch(spark: SparkSession, copied: H
     assert progress is not None
     assert (progress.commit, progress.epoch) == (2, 1)
     assert held(copied) == rows != {}
-    copied.merge(changes(spark, row(1, 50)), ["id"], step(3, epoch=1))
+    copied.merge(changes(spark, row(1, 50)), step(3, epoch=1))
     assert held(copied) == rows | {1: (50, None)}
     assert sorted(row["n"] for row in read_back(copied)) == [30, 40, 50]
 
@@ -516,9 +516,9 @@ def test_clustering_keeps_rows_and_progress(spark: SparkSession, tmp_path: Path,
     often = {"hoodie.clustering.inline": "true", "hoodie.clustering.inline.max.commits": "2"}
     table = HudiTable(spark, str(tmp_path / "table"), kind=kind, properties=often)
     for commit in range(1, 4):
-        known = table.merge(changes(spark, row(1, commit), row(10 + commit, commit)), ["id"], step(commit)).progress
+        known = table.merge(changes(spark, row(1, commit), row(10 + commit, commit)), step(commit)).progress
         assert known.commit == commit
-    table.merge(changes(spark, gone(11)), ["id"], step(4))
+    table.merge(changes(spark, gone(11)), step(4))
 
     assert [one.progress is None for one in table.history()].count(True) == 2
     assert held(table) == {1: (3, None), 12: (2, None), 13: (3, None)}
@@ -531,7 +531,7 @@ def test_properties_win_over_our_defaults(spark: SparkSession, copied: HudiTable
     rows = held(copied)
     assert not list(timeline(copied).glob("*.compaction.requested"))
 
-    silver_table(spark, copied.path, wanted).merge(changes(spark, row(1, 3)), ["id"], step(3))
+    silver_table(spark, copied.path, wanted).merge(changes(spark, row(1, 3)), step(3))
 
     assert len(list(timeline(copied).glob("*.compaction.requested"))) == 1
     assert held(copied) == rows | {1: (3, None)}
@@ -612,7 +612,7 @@ def test_empty_plan_of_any_action_is_removed(spark: SparkSession, copied: HudiTa
 
     assert sorted(again.recover()) == [f"removed {p.name}: a killed run had not finished writing it" for p in plans]
     assert again.recover() == []
-    again.merge(changes(spark, row(1, 3)), ["id"], step(3))
+    again.merge(changes(spark, row(1, 3)), step(3))
     assert held(again) == rows | {1: (3, None)}
 
 
@@ -625,7 +625,7 @@ def test_killed_overwrite_leaves_each_row_once(
     settings: dict[str, Any] = {"kind": kind, "table_version": version}
     table = HudiTable(spark, str(tmp_path / "table"), **settings)
     rows = spark.createDataFrame([(1, 2, None, '{"id": 1}')], "id int, n int, text string, __key string")
-    table.merge(changes(spark, row(1, 1)), ["id"], step(1))
+    table.merge(changes(spark, row(1, 1)), step(1))
     table.overwrite(rows, step(2))
     cut = kill_in(table, "replacecommit", left=left)
 
@@ -643,7 +643,7 @@ def test_incomplete_commit_below_later_ones_is_kept(spark: SparkSession, copied:
     copied.read()  # it is complete, and is not checked again
     _, newest = sorted(file for file in timeline(copied).iterdir() if re.fullmatch(r"\d+_\d+\.\w+", file.name))
     cut = kill_in(copied, newest.suffix[1:])
-    copied.merge(changes(spark, row(2)), ["id"], step(2))  # like a release without recovery
+    copied.merge(changes(spark, row(2)), step(2))  # like a release without recovery
 
     with pytest.raises(DamagedFileError, match=rf"{cut}: the file is incomplete, and later commits build on it"):
         HudiTable(spark, copied.path).recover()
@@ -669,7 +669,7 @@ def test_killed_change_of_settings_is_undone(spark: SparkSession, copied: HudiTa
         assert again.recover() == [undone], left
         assert properties.read_text() == before
 
-    again.merge(changes(spark, row(1, 2)), ["id"], step(3))
+    again.merge(changes(spark, row(1, 2)), step(3))
     assert_held(again, {1: (2, None), 3: (30, "c"), 4: (40, None)})
 
 
@@ -685,5 +685,5 @@ def test_killed_creation_is_started_over(spark: SparkSession, table: HudiTable) 
         assert table.recover() == ["removed .hoodie: a killed run had not finished creating the table"], left
         assert not folder.exists()
 
-    table.merge(changes(spark, row(1, 1)), ["id"], step(1))
+    table.merge(changes(spark, row(1, 1)), step(1))
     assert held(table) == {1: (1, None)}

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 from conformance.by_lake import table_rows
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from support.events import OPTIONAL_STRING, PLACEHOLDER, START_MS, Record, Topic
 from support.lake import Lake, step
 
@@ -18,6 +18,7 @@ from cdc_lake.errors import ConfigError
 from cdc_lake.lake.lake import silver_table
 from cdc_lake.runs.context import lake_of
 from cdc_lake.silver.run import run_silver
+from cdc_lake.tables.contract import Changes
 
 CHANGE = "id int, text string, at timestamp, __key string, __keep array<string>, __delete boolean, __batch bigint, "
 CHANGE += "__source_ts_ms bigint"
@@ -30,9 +31,9 @@ Held = dict[int, tuple[Any, ...]]
 
 def changes(
     spark: SparkSession, *rows: tuple[int, str | None, datetime | None], keep: tuple[str, ...] = (), goes: bool = False
-) -> DataFrame:
+) -> Changes:
     found = [(number, text, at, f'{{"id": {number}}}', list(keep), goes, 1, 1) for number, text, at in rows]
-    return spark.createDataFrame(found, CHANGE)
+    return Changes(spark.createDataFrame(found, CHANGE), ["id"])
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def begun(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Begu
     def made(table_type: TableType, *expressions: str) -> Path:
         path = tmp_path_factory.mktemp("begun") / "table"
         table = silver_table(spark, str(path), partitioned(table_type, *expressions))
-        table.merge(changes(spark, *((number, text, JANUARY) for number, text in enumerate(TEXTS))), ["id"], step(1))
+        table.merge(changes(spark, *((number, text, JANUARY) for number, text in enumerate(TEXTS))), step(1))
         return path
 
     return made
@@ -79,9 +80,10 @@ def test_each_row_exists_once_in_the_partition_of_its_values(
 ) -> None:
     shutil.copytree(begun(table_type, *expressions), path)
     table = silver_table(spark, path, partitioned(table_type, *expressions))
-    rows = changes(spark, (8, "Swiss", FEBRUARY), (9, "new", None))
-    rows = rows.union(changes(spark, (0, None, FEBRUARY), keep=("text",)))
-    table.merge(rows.union(changes(spark, (1, None, None), (77, None, None), goes=True)), ["id"], step(2))
+    rows = changes(spark, (8, "Swiss", FEBRUARY), (9, "new", None)).rows
+    rows = rows.union(changes(spark, (0, None, FEBRUARY), keep=("text",)).rows)
+    rows = rows.union(changes(spark, (1, None, None), (77, None, None), goes=True).rows)
+    table.merge(Changes(rows, ["id"]), step(2))
     table.advance(step(3))
 
     expected = {number: (text, JANUARY) for number, text in enumerate(TEXTS)}
@@ -102,9 +104,9 @@ def test_each_row_exists_once_in_the_partition_of_its_values(
 def test_rows_can_be_bucketed_by_key_only(spark: SparkSession, path: str, kind: Any) -> None:
     wanted = StorageConfig(format="hudi", type=kind, buckets=2)
     table = silver_table(spark, path, wanted)
-    table.merge(changes(spark, *((number, "a", JANUARY) for number in range(8))), ["id"], step(1))
-    table.merge(changes(spark, (0, "b", JANUARY), (8, "c", None)), ["id"], step(2))
-    table.merge(changes(spark, (1, None, None), (77, None, None), goes=True), ["id"], step(3))
+    table.merge(changes(spark, *((number, "a", JANUARY) for number in range(8))), step(1))
+    table.merge(changes(spark, (0, "b", JANUARY), (8, "c", None)), step(2))
+    table.merge(changes(spark, (1, None, None), (77, None, None), goes=True), step(3))
     table.advance(step(4))
 
     expected = {number: "a" for number in range(8)} | {0: "b", 8: "c"}
@@ -116,13 +118,13 @@ def test_rows_can_be_bucketed_by_key_only(spark: SparkSession, path: str, kind: 
     for others in (3, None):
         other = silver_table(spark, path, wanted.model_copy(update={"buckets": others}))
         with pytest.raises(ConfigError, match=f"has 2 buckets, but the settings ask for {others or 'none'}"):
-            other.merge(changes(spark, (0, "d", None)), ["id"], step(5))
+            other.merge(changes(spark, (0, "d", None)), step(5))
     assert {row["id"]: row["text"] for row in table.read().collect()} == expected
 
 
 def test_delta_prunes_files_by_the_source_column(spark: SparkSession, path: str) -> None:
     table = silver_table(spark, path, partitioned("delta", "month(at)"))
-    table.merge(changes(spark, (1, "a", JANUARY), (2, "b", FEBRUARY), (3, "c", None)), ["id"], step(1))
+    table.merge(changes(spark, (1, "a", JANUARY), (2, "b", FEBRUARY), (3, "c", None)), step(1))
 
     (file,) = table.read().where("at > '2026-01-31'").inputFiles()
 
@@ -139,9 +141,9 @@ def test_changed_partitioning_is_refused_and_overwrite_keeps_it(
         with pytest.raises(ConfigError, match=r"_at_month\)?, but the settings ask for"):
             silver_table(spark, path, partitioned(table_type, *others))
 
-    table.overwrite(changes(spark, (2, "c", FEBRUARY)).drop("__keep", "__delete"), step(2))
+    table.overwrite(changes(spark, (2, "c", FEBRUARY)).upserts(), step(2))
     table = silver_table(spark, path, partitioned(table_type, *BY_BOTH))
-    table.merge(changes(spark, (2, "d", FEBRUARY)), ["id"], step(3))
+    table.merge(changes(spark, (2, "d", FEBRUARY)), step(3))
 
     assert [(row["id"], row["text"]) for row in table.read().collect()] == [(2, "d")]
     assert [(row["id"], row["text"]) for row in table_rows(path)] == [(2, "d")]

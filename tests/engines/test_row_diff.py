@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from conformance.by_lake import table_rows
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from support.lake import step
 
 from cdc_lake.config import TABLE_TYPES, StorageConfig
 from cdc_lake.lake.lake import silver_table
-from cdc_lake.tables.contract import Table
+from cdc_lake.tables.contract import Changes, Table
 from cdc_lake.tables.joins import AFTER, BEFORE, IMAGE, images
 
 CHANGE = (
@@ -21,13 +21,13 @@ CHANGE = (
 Rows = dict[int, tuple[Any, ...]]
 
 
-def changes(spark: SparkSession, commit: int, rows: dict[int, tuple[str, int] | None]) -> DataFrame:
+def changes(spark: SparkSession, commit: int, rows: dict[int, tuple[str, int] | None]) -> Changes:
     """Rows by id; null for a deleted row."""
     found = [
         (number, *(row or (None, None)), commit, 0, f'{{"id": {number}}}', [], row is None)
         for number, row in rows.items()
     ]
-    return spark.createDataFrame(found, CHANGE)
+    return Changes(spark.createDataFrame(found, CHANGE), ["id"])
 
 
 def rows(path: str, version: int) -> Rows:
@@ -70,7 +70,7 @@ def test_diff_of_two_versions_lists_before_and_after_images(
             number: None if rng.random() < 0.2 else (rng.choice(("a b", "c%/=", "")), rng.randrange(9))
             for number in rng.sample(range(40), 40 if commit == 1 else 6)
         }
-        versions.append(table.merge(changes(spark, commit, batch), ["id"], step(commit)).version)
+        versions.append(table.merge(changes(spark, commit, batch), step(commit)).version)
         if commit == 3:
             table.maintain()
             versions.append(table.version())

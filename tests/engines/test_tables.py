@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_lake.errors import NoProgressError, TableLockedError
-from cdc_lake.tables.contract import Commit
+from cdc_lake.tables.contract import Changes, Commit
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import BronzeProgress, Progress
 
@@ -267,7 +267,7 @@ def test_commit_settings_do_not_leak_into_the_session(spark: SparkSession, table
     assert settings_left(spark) == []
 
     with pytest.raises(PySparkException):
-        table.merge(spark.createDataFrame([(1, True)], "id int, other boolean"), ["id"], bronze(2))
+        table.merge(Changes(spark.createDataFrame([(1, True)], "id int, other boolean"), ["id"]), bronze(2))
     assert settings_left(spark) == []
     assert table.progress().commit == 1  # type: ignore[union-attr]
 
@@ -289,10 +289,10 @@ def test_second_append_with_the_same_commit_number_is_locked(
 def test_second_merge_with_the_same_commit_number_is_locked(spark: SparkSession, copied: DeltaLakeTable) -> None:
     change = spark.createDataFrame([(1, 11, "a", [], False)], CHANGE)
     other = spark.createDataFrame([(1, 99, "b", [], False)], CHANGE)
-    copied.merge(change, ["id"], bronze(4))
+    copied.merge(Changes(change, ["id"]), bronze(4))
 
     with pytest.raises(TableLockedError):
-        copied.merge(other, ["id"], bronze(4))
+        copied.merge(Changes(other, ["id"]), bronze(4))
     assert held(copied) == {1: (11, "a"), 2: (20, None), 3: (30, None)}
 
 
@@ -315,7 +315,7 @@ def test_merge_updates_keeps_deletes_and_inserts_rows(spark: SparkSession, table
         (7, None, None, ["text"], True),
     ]
 
-    table.merge(spark.createDataFrame(changes, CHANGE), ["id"], bronze(2))
+    table.merge(Changes(spark.createDataFrame(changes, CHANGE), ["id"]), bronze(2))
 
     assert held(table) == {
         1: (11, "new"),
@@ -329,7 +329,7 @@ def test_merge_updates_keeps_deletes_and_inserts_rows(spark: SparkSession, table
 def test_null_in_a_key_matches(spark: SparkSession, table: DeltaLakeTable) -> None:
     table.append(spark.createDataFrame([(1, None, "a")], "id int, n int, text string"), bronze(1))
 
-    table.merge(spark.createDataFrame([(1, None, "b", [], False)], CHANGE), ["id", "n"], bronze(2))
+    table.merge(Changes(spark.createDataFrame([(1, None, "b", [], False)], CHANGE), ["id", "n"]), bronze(2))
 
     assert held(table) == {1: (None, "b")}
 
@@ -341,7 +341,7 @@ def test_merge_adds_new_columns_in_its_own_commit(spark: SparkSession, copied: D
     )
     changes = [(1, 11, "a", 5, [(1,)], [], False), (4, 44, "d", None, None, [], False)]
 
-    commit = copied.merge(spark.createDataFrame(changes, schema), ["id"], bronze(4))
+    commit = copied.merge(Changes(spark.createDataFrame(changes, schema), ["id"]), bronze(4))
 
     assert (commit.version, copied.progress()) == (3, commit.progress)
     assert copied.read().columns == ["id", "n", "text", "Order_Date", "deep"]
@@ -433,7 +433,7 @@ def test_recreated_table_has_another_id(spark: SparkSession, table: DeltaLakeTab
 
 
 def test_every_delta_reader_can_read_the_table(spark: SparkSession, copied: DeltaLakeTable) -> None:
-    copied.merge(spark.createDataFrame([(1, None, None, [], True)], CHANGE), ["id"], bronze(4))
+    copied.merge(Changes(spark.createDataFrame([(1, None, None, [], True)], CHANGE), ["id"]), bronze(4))
 
     details = SparkDeltaTable.forPath(spark, copied.path).detail().collect()[0]
 
@@ -448,7 +448,7 @@ def test_properties_override_defaults_and_follow_the_settings(spark: SparkSessio
     def merged(commit: int, interval: str) -> dict[str, str]:
         table = DeltaLakeTable(spark, path, properties={"delta.checkpointInterval": interval})
         change = spark.createDataFrame([(1, commit, None, [], False)], CHANGE)
-        table.merge(change, ["id"], bronze(commit))
+        table.merge(Changes(change, ["id"]), bronze(commit))
         properties: dict[str, str] = DeltaTable(path).metadata().configuration
         return properties
 

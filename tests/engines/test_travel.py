@@ -22,6 +22,7 @@ from cdc_lake.lake.lake import SilverTarget
 from cdc_lake.points import Point, milliseconds
 from cdc_lake.runs.context import lake_of
 from cdc_lake.silver.run import run_silver
+from cdc_lake.tables.contract import Changes
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import GoldProgress
 
@@ -63,7 +64,7 @@ def written(spark: SparkSession, target: SilverTarget) -> tuple[list[int], list[
         changed |= {key: (None, None) for key in before.keys() - after.keys()}
         rows = [(k, *row, False, number, 0, f"{k}", [], row == (None, None)) for k, row in changed.items()]
         progress = step(number, keys=("id",))
-        versions.append(table.merge(spark.createDataFrame(rows, kind), ["id"], progress).version)
+        versions.append(table.merge(Changes(spark.createDataFrame(rows, kind), ["id"]), progress).version)
         times.append(datetime.now(UTC))
     return versions, times
 

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cdc_lake.columns import SILVER_META
 from cdc_lake.config import Config
 from cdc_lake.runs.context import lake_of
+from cdc_lake.tables.contract import Changes
 from cdc_lake.tables.progress import SilverProgress
 
 Change = Mapping[int, tuple[Any, ...] | None]
@@ -49,4 +50,4 @@ class SilverWriter:
         meta = (f"CAST({known.get(name, 'null')} AS {kind}) AS {name}" for name, kind in kinds.items())
         source = (column.split()[0] for column in self._columns[topic].split(", "))
         progress = SilverProgress(run_id="by hand", commit=commit, keys=(key,))
-        silver.merge(rows.selectExpr(*source, *meta), [key], progress)
+        silver.merge(Changes(rows.selectExpr(*source, *meta), [key]), progress)
