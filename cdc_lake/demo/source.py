@@ -48,14 +48,14 @@ _PAUSE_SECONDS = 0.05
 """Pause between background transactions, so that the readers get CPU time."""
 
 
-class Changes(Protocol):
+class Workload(Protocol):
     """A workload. Its changes depend only on the seed and the initial rows, not on a clock."""
 
     def make(self) -> str:
         """Make the changes of a transaction, which the caller begins and commits; return their kind."""
 
 
-ChangesTo = Callable[[psycopg.Connection, Random], Changes]
+WorkloadOn = Callable[[psycopg.Connection, Random], Workload]
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class SourceDatabase:
     skipped: Mapping[str, int]
     envelope_tables: Sequence[str]
     signal_table: str | None
-    changes_to: ChangesTo
+    changes_to: WorkloadOn
     transactions: int
     floor: Mapping[str, int]
     gold: Mapping[str, str]
@@ -219,7 +219,7 @@ def _matching(globs: Sequence[str], topics: Sequence[str]) -> list[str]:
     return [topic for topic in topics if any(fnmatchcase(topic, glob) for glob in globs)]
 
 
-def change(dsn: str, changes_to: ChangesTo, *, seed: int, transactions: int) -> Counter[str]:
+def change(dsn: str, changes_to: WorkloadOn, *, seed: int, transactions: int) -> Counter[str]:
     """Commit a number of transactions.
 
     Args:
@@ -235,7 +235,7 @@ def change(dsn: str, changes_to: ChangesTo, *, seed: int, transactions: int) -> 
 
 
 @contextmanager
-def changing(dsn: str, changes_to: ChangesTo, *, seed: int, at_least: int) -> Iterator[Counter[str]]:
+def changing(dsn: str, changes_to: WorkloadOn, *, seed: int, at_least: int) -> Iterator[Counter[str]]:
     """Commit transactions on a separate thread while the body runs, and afterwards until there are enough.
 
     Args:
@@ -259,7 +259,7 @@ def changing(dsn: str, changes_to: ChangesTo, *, seed: int, at_least: int) -> It
 
 
 def _change(
-    dsn: str, changes_to: ChangesTo, seed: int, at_least: int, done: Counter[str], stop: threading.Event | None
+    dsn: str, changes_to: WorkloadOn, seed: int, at_least: int, done: Counter[str], stop: threading.Event | None
 ) -> Counter[str]:
     """Commit transactions until `stop` is set, with pauses, but at least `at_least`."""
     with psycopg.connect(dsn, autocommit=True) as source:
