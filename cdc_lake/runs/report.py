@@ -58,7 +58,7 @@ COUNTS: Mapping[str, Described] = {
     ),
     "applied": Described("silver", "Events that decided the row of their key: at most one per key and batch."),
     "superseded": Described("silver", "Events that are older than another event of their key."),
-    "stale": Described("silver", "Events that came after a newer event of their key had counted; part of `superseded`."),
+    "stale": Described("silver", "Events older than one of their key that already counted; part of `superseded`."),
     "paired_tombstones": Described("silver", "Tombstones that follow their delete."),
     "truncates": Described("silver", "TRUNCATE events."),
     "rejected": Described("silver", "Events that do not meet an expectation with `on_fail: reject`."),

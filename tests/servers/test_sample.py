@@ -12,7 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 from cdc_lake.demo import sample
 from cdc_lake.demo.hard_changes import HardChanges
-from cdc_lake.demo.source import ChangesTo, change, changing
+from cdc_lake.demo.source import WorkloadOn, change, changing
 
 ROWS = {
     "language": 6,
@@ -99,7 +99,7 @@ def test_second_create_keeps_existing_data(stack: Any, databases: tuple[str, str
 
 
 @pytest.mark.parametrize("changes_to", [HardChanges, sample.Shop])
-def test_same_seed_makes_same_changes(databases: tuple[str, str], changes_to: ChangesTo) -> None:
+def test_same_seed_makes_same_changes(databases: tuple[str, str], changes_to: WorkloadOn) -> None:
     done = [change(dsn, changes_to, seed=7, transactions=300) for dsn in databases]
     first, second = (contents(dsn, "last_update") for dsn in databases)
 
