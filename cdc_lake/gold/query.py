@@ -92,7 +92,6 @@ class Query:
         """The result of a query on these rows, not yet computed.
 
         Args:
-            text: the query.
             views: the rows of the model's topics, by the model's names for them.
             what: which query it is, for messages.
 
@@ -261,8 +260,6 @@ class Groups:
 
     Attributes:
         rows: their columns, in the types of the model's result.
-        names: the columns.
-        number: the number of groups.
     """
 
     rows: DataFrame
