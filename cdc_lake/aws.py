@@ -26,7 +26,6 @@ def client(service: str, region: str | None = None, *, path_style: bool = False,
     """A boto3 client of an AWS service, with credentials from boto3's default chain.
 
     Args:
-        service: boto3's name of the service.
         region: default: boto3's own sources.
         path_style: for S3: the bucket's name is part of the path instead of the host.
         settings: further arguments of boto3, such as `endpoint_url`.
@@ -63,19 +62,12 @@ def translated(where: str) -> Iterator[None]:
         InfrastructureError: AWS does not respond.
         CdcLakeError: boto3 rejects the request.
     """
-    from botocore.exceptions import (
-        BotoCoreError,
-        ClientError,
-        NoCredentialsError,
-        NoRegionError,
-        ParamValidationError,
-        PartialCredentialsError,
-    )
+    from botocore import exceptions
 
     credentials = "provide AWS credentials that allow this request"
     try:
         yield
-    except ClientError as exc:
+    except exceptions.ClientError as exc:
         error = exc.response.get("Error", {})
         code, message = error.get("Code", "no code"), error.get("Message", "")
         if _MISSING.search(code):
@@ -85,14 +77,14 @@ def translated(where: str) -> Iterator[None]:
         if _INVALID.search(code):
             raise ConfigError(where, f"AWS rejects the request ({code}: {message})", "check the settings") from exc
         raise InfrastructureError(where, f"AWS responded with {code}", "run again") from exc
-    except (NoCredentialsError, PartialCredentialsError) as exc:
+    except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as exc:
         raise ConfigError(where, f"there are no credentials ({type(exc).__name__})", credentials) from exc
-    except NoRegionError as exc:
+    except exceptions.NoRegionError as exc:
         raise ConfigError(where, "no AWS region is set", "set AWS_DEFAULT_REGION") from exc
-    except ParamValidationError as exc:
+    except exceptions.ParamValidationError as exc:
         todo = "this is a bug in cdc_lake: please report it"
         raise CdcLakeError(where, f"the request is invalid ({exc})", todo) from exc
-    except BotoCoreError as exc:
+    except exceptions.BotoCoreError as exc:
         todo = "check the region and the network connection, then run again"
         raise InfrastructureError(where, f"AWS does not respond ({type(exc).__name__})", todo) from exc
 

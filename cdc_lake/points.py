@@ -76,9 +76,5 @@ def iso(ms: int) -> str:
 
 
 def time_text(ms: float) -> str:
-    """A time in messages, for example `2026-11-22 19:25:03Z`.
-
-    Args:
-        ms: milliseconds since 1970.
-    """
+    """Milliseconds since 1970 in messages, for example `2026-11-22 19:25:03Z`."""
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"

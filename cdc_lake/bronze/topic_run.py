@@ -35,13 +35,8 @@ class TopicRun:
 
     Attributes:
         spark: the session of the calling thread.
-        run: the run.
         source: where the records are.
         schemas: the lake's schema files, with the registry.
-        log: the topic.
-        table: its bronze table.
-        settings: the topic's.
-        done: the table's report.
         accept_loss, quarantine_unknown_ids: see `run_bronze`.
         same_name: tables with the same name in the catalog, see `check_catalog_name`.
         max_bytes: the maximum size of the records of a batch.

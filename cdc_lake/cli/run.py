@@ -48,17 +48,6 @@ _GRACE_SECONDS = 20.0
 _POLL_SECONDS, _RETRY_SECONDS = 0.5, 10.0
 """Seconds between rounds without `--interval`: the minimum after a round without news, and after an error."""
 
-AcceptLoss = Annotated[
-    bool, typer.Option("--accept-loss", help="Continue past records that Kafka has deleted, and record the gap.")
-]
-QuarantineUnknownIds = Annotated[
-    bool,
-    typer.Option(
-        "--quarantine-unknown-ids", help="Quarantine unknown schema ids even if the registry knows none of them."
-    ),
-]
-
-
 Step = Callable[[Config, "TableScheduler"], Sequence[Report]]
 """Runs one or more layers, whose tables share the scheduler."""
 
@@ -80,8 +69,15 @@ def bronze(
     then: Then = None,
     model: FollowingModels = None,
     config: ConfigFile = None,
-    accept_loss: AcceptLoss = False,
-    quarantine_unknown_ids: QuarantineUnknownIds = False,
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Continue past records that Kafka has deleted, and record the gap.")
+    ] = False,
+    quarantine_unknown_ids: Annotated[
+        bool,
+        typer.Option(
+            "--quarantine-unknown-ids", help="Quarantine unknown schema ids even if the registry knows none of them."
+        ),
+    ] = False,
     *,
     options: RunOptions,
 ) -> None:

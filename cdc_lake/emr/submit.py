@@ -257,9 +257,11 @@ class Serverless:
         settings = _serverless_settings(job)
         plain = {name: value for name, value in settings.items() if _PLAIN.fullmatch(value)}
         others = {name: value for name, value in settings.items() if name not in plain}
+        spark_defaults = {"classification": "spark-defaults", "properties": others}
+        logs = {"s3MonitoringConfiguration": {"logUri": f"{self._settings.logs}/"}}
         overrides = {
-            **({"applicationConfiguration": [_spark_defaults(others)]} if others else {}),
-            **({"monitoringConfiguration": _logs(self._settings.logs)} if self._settings.logs else {}),
+            **({"applicationConfiguration": [spark_defaults]} if others else {}),
+            **({"monitoringConfiguration": logs} if self._settings.logs else {}),
         }
         return {
             "applicationId": self._application,
@@ -309,14 +311,6 @@ def _serverless_settings(job: Submission) -> dict[str, str]:
         **{f"spark.emr-serverless.driverEnv.{name}": value for name, value in job.variables.items()},
         **job.settings,
     }
-
-
-def _spark_defaults(settings: dict[str, str]) -> dict[str, Any]:
-    return {"classification": "spark-defaults", "properties": settings}
-
-
-def _logs(url: str) -> dict[str, Any]:
-    return {"s3MonitoringConfiguration": {"logUri": f"{url}/"}}
 
 
 def shell_line(command: str, flags: Mapping[str, Any]) -> str:

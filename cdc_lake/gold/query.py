@@ -92,7 +92,6 @@ class Query:
         """The result of a query on these rows, not yet computed.
 
         Args:
-            text: the query.
             views: the rows of the model's topics, by the model's names for them.
             what: which query it is, for messages.
 
@@ -172,7 +171,9 @@ def touched_groups(
         ModelError: a query of `touched` is wrong.
     """
     changed = {alias: source for alias, source in sources.items() if since[source.id] != source.version}
-    images_of = {source.id: _images(source, since[source.id]).persist() for source in changed.values()}
+    images_of = {
+        one.id: images(one.silver, one.progress.keys, since[one.id], one.version).persist() for one in changed.values()
+    }
     try:
         rows_now = {alias: source.rows() for alias, source in sources.items()}
         rows_before = {**rows_now, **{alias: source.rows_before(since[source.id]) for alias, source in changed.items()}}
@@ -195,10 +196,6 @@ def touched_groups(
     finally:
         for rows in images_of.values():
             rows.unpersist()
-
-
-def _images(source: Source, since: int) -> DataFrame:
-    return images(source.silver, source.progress.keys, since, source.version)
 
 
 def _changed_images(
@@ -261,8 +258,6 @@ class Groups:
 
     Attributes:
         rows: their columns, in the types of the model's result.
-        names: the columns.
-        number: the number of groups.
     """
 
     rows: DataFrame
@@ -280,7 +275,8 @@ class Groups:
 
     def rows_in(self, rows: DataFrame) -> DataFrame:
         """The rows of these groups."""
-        return null_safe_join(rows.where(self._condition), self.rows, self.names, "left_semi")
+        is_in_ranges = reduce(and_, map(self._within, self._values), F.lit(True))  # by which Spark skips files
+        return null_safe_join(rows.where(is_in_ranges), self.rows, self.names, "left_semi")
 
     def rows_outside(self, rows: DataFrame) -> DataFrame:
         """The rows of all other groups."""
@@ -298,11 +294,6 @@ class Groups:
         )
         length = F.expr(f"INTERVAL {window.length}")
         return rows.where(reduce(or_, ((time >= first) & (time < last + length) for first, last in moments)))
-
-    @property
-    def _condition(self) -> Column:
-        """A condition that all rows of these groups meet, by which Spark skips files."""
-        return reduce(and_, map(self._within, self._values), F.lit(True))
 
     def _within(self, name: str) -> Column:
         values, column = self._values[name], F.col(quoted(name))

@@ -126,7 +126,7 @@ def _groups(run: ModelRun, inputs: RefreshInputs, result: DataFrame) -> Groups |
     changed = {alias for alias, source in inputs.sources.items() if before.versions[source.id] != source.version}
     if any(header.touched[alias] == EVERYTHING for alias in changed):
         return None
-    if _stored_types(inputs.gold, result) != dict(inputs.gold.read().dtypes):
+    if {name: inputs.gold.stored_type(kind) for name, kind in result.dtypes} != dict(inputs.gold.read().dtypes):
         return None
     if not all(source.progress.keys for source in inputs.sources.values()):
         return None  # silver was created or repaired by hand, and its keys are not known yet
@@ -155,10 +155,6 @@ def _is_read(source: Source, before: GoldProgress) -> bool:
     except NoProgressError:
         return True  # vacuumed; reading its rows reports that
     return found is not None and found.nonce == before.nonces[source.id]
-
-
-def _stored_types(gold: Table[GoldProgress], result: DataFrame) -> dict[str, str]:
-    return {name: gold.stored_type(kind) for name, kind in result.dtypes}
 
 
 def _refresh_all(run: ModelRun, inputs: RefreshInputs, result: DataFrame) -> Commit[GoldProgress]:

@@ -111,7 +111,7 @@ class _GoldWork(Work):
     silver_topics: Sequence[str]
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        run = self._of_model(sibling(spark), done)
+        run = ModelRun(self.run, sibling(spark), self.models[done.table], self.silver_topics, done)
         self.run.leases.recover(run.gold, done)
         inputs = _inputs(run)
         if inputs.has_changed:
@@ -123,9 +123,6 @@ class _GoldWork(Work):
             with done.phase("send"):
                 _report_commit(done, send_due(inputs.gold, run.model.header, run.sink, self.run.id, done))
         return False
-
-    def _of_model(self, session: SparkSession, done: TableReport) -> ModelRun:
-        return ModelRun(self.run, session, self.models[done.table], self.silver_topics, done)
 
 
 def _report_commit(done: TableReport, commit: Commit[GoldProgress]) -> None:

@@ -38,7 +38,6 @@ class PlannedStep(BaseModel):
     """A schema change of silver.
 
     Attributes:
-        words: a description of the change.
         ddl: the change in SQL; None if no column changes.
         rewritten_bytes: size of the files that the change rewrites.
     """
@@ -53,7 +52,6 @@ class TablePlan(BaseModel):
 
     Attributes:
         what: a description of the action, or `nothing`.
-        why: the reasons for it.
         consumed_from, consumed_to: as in a report: bronze `{partition: offset}`, silver `{bronze: batch}`.
         records: how many records the run would read. For bronze, a difference of offsets, some of which may not exist.
         steps: schema changes that these records cause in silver.

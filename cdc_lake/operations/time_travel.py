@@ -38,7 +38,6 @@ from cdc_lake.tables.progress import BronzeProgress, GoldProgress, KeyFrom
 Layer = Literal["bronze", "silver", "gold"]
 CHANGE_TYPE = "_change_type"
 """Column of `changes`; name and values as in Delta's change data feed."""
-_SNAPSHOT_OP, _INCREMENTAL = "r", "incremental"
 _TODO = "name one of these versions"
 _TODO_OF_SILVER = f"{_TODO}, or a SourceTime or an Offset, which are read from bronze"
 
@@ -237,7 +236,7 @@ def _check_snapshot_has_ended(rows: DataFrame, point: SourceTime, topic: str) ->
     Without an end marker, the snapshot ended before the first event that is not one of its rows. Without a snapshot,
     the table is known from its first event on.
     """
-    is_row = (F.col("op") == _SNAPSHOT_OP) & ~F.col("snapshot").eqNullSafe(_INCREMENTAL)
+    is_row = (F.col("op") == "r") & ~F.col("snapshot").eqNullSafe("incremental")
     first_end = F.min(F.when(is_snapshot_end(F.col("snapshot")), kafka_position()))
     first_other = F.min(F.when(~is_row, kafka_position()))
     of_rows = rows.where(F.col("tombstone_of").isNull() & (F.col("key").isNotNull() | (F.col("op") == TRUNCATE)))

@@ -39,7 +39,6 @@ class Endpoint:
         timeout_seconds: for one request.
         attempts: number of requests before the server is considered unavailable.
         headers: additional headers, without credentials.
-        tls: certificate files.
         proxy: its URL, which may contain a password.
         name: the server's name in messages.
     """

@@ -93,13 +93,7 @@ class Work(ABC):
 
 @dataclass
 class Layer(ABC):
-    """A run of a layer that updates tables with new data.
-
-    Attributes:
-        run: the run.
-        files: the lake's files.
-        tables: the names of its tables.
-    """
+    """A run of a layer that updates tables with new data."""
 
     run: Run
     files: Files
@@ -190,10 +184,6 @@ def needs_hadoop(lake: Lake, files: Files) -> bool:
 
 def open_gold(lake: Lake, models: str, name: str, spark: SparkSession) -> Table[GoldProgress]:
     """A model's table, which may not exist yet.
-
-    Args:
-        models: the folder of the models.
-        name: the model.
 
     Raises:
         ModelError: the model does not exist, or its header is wrong.

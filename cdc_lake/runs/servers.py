@@ -39,7 +39,6 @@ class SourceView:
 
     Attributes:
         source: the source; None if it cannot be opened, because the embedded servers are not running.
-        topics: the names of its topics.
         error: why topics and offsets are unknown.
     """
 

@@ -103,8 +103,6 @@ def with_unmet(events: DataFrame, expectations: Sequence[Expectation], table: st
 
     Args:
         events: the columns of `events()`. Events without a row, and conditions on unavailable values, are not checked.
-        expectations: the expectations.
-        table: the name of the table, for the message.
 
     Columns out: `key`, `__kafka`, `unmet` array<string>, the names of the expectations.
 

@@ -43,9 +43,6 @@ class SilverTable:
         bronze: the bronze table.
         landed: its progress at the version.
         bronze_rows: its rows at the version.
-        silver: the table to fold into.
-        storage: its format, type and partitions.
-        side: its side table.
         known: the columns of the table whose layout to follow; none if that is silver itself.
     """
 

@@ -209,7 +209,7 @@ def recorded() -> Iterator[None]:
         InstallationError: Java or PySpark's jars are missing; Spark's conf folder has other files, which would not be
             read; or the JVM does not write an archive.
     """
-    folder, conf = _archive_folder(), spark_home() / "conf"
+    folder, conf = spark_home() / ARCHIVE_FOLDER, spark_home() / "conf"
     if not conf.is_dir() or {file.name for file in conf.iterdir()} != _CONF_FILES:
         todo = f"remove files other than {', '.join(sorted(_CONF_FILES))} there, and run `cdc-lake jars fetch`"
         raise InstallationError(str(conf), "Spark's settings are not those of `cdc-lake jars fetch`", todo)
@@ -254,10 +254,6 @@ def _archive_env(folder: Path) -> str:
 
 def _use_archive(folder: Path) -> str:
     return _java_option("-XX:SharedArchiveFile", folder / _BASE, folder / _CLASSES)
-
-
-def _archive_folder() -> Path:
-    return spark_home() / ARCHIVE_FOLDER
 
 
 def _java_options(*options: str) -> str:

@@ -347,11 +347,7 @@ def is_little(*, rows: int, stored_bytes: int) -> bool:
 
 
 def scratch_folders(local_dir: str | None) -> list[str]:
-    """The folders to which Spark and Java spill.
-
-    Args:
-        local_dir: the setting `spark.local.dir`.
-    """
+    """The folders to which Spark and Java spill."""
     named = os.environ.get("LOCAL_DIRS") or os.environ.get("SPARK_LOCAL_DIRS") or local_dir  # the first is YARN's
     return list(dict.fromkeys([*(named or TEMPORARY).split(","), TEMPORARY]))
 

@@ -135,9 +135,6 @@ class Incompatibility:
     """Versions and settings that do not work together.
 
     Args:
-        what: description of the versions or the setting.
-        why: the consequence.
-        todo: what to do instead.
         is_met: whether it applies to these versions and the session's settings.
         passes_amazons: whether to accept Amazon's builds with a warning, because their behavior is unknown.
     """

@@ -15,7 +15,6 @@ _SPACE = {
     "QuotaExceededException": "free space there, or raise the folder's quota in HDFS",
     "Read-only file system": "mount it writable",
 }
-_FILES = "Too many open files"
 _THREADS = re.compile(r"unable to create native thread|can't start new thread|Resource temporarily unavailable")
 _NOT_CREATED = re.compile(
     r"Failed to create a temp directory|No usable temporary directory|DELTA_CANNOT_CREATE_LOG_PATH"
@@ -40,7 +39,7 @@ def exhaustion_error(where: str, error: object, *folders: str) -> Infrastructure
     message = str(error)
     if found := next((sign for sign in _SPACE if sign in message), None):
         return _space_error(where, found, folders)
-    if _FILES in message:
+    if "Too many open files" in message:
         return _limit_error(where, "open files", "-n", resource.RLIMIT_NOFILE)
     if _THREADS.search(message):
         return _limit_error(where, "processes and threads", "-u", resource.RLIMIT_NPROC)

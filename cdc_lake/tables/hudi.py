@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -172,12 +172,9 @@ class HudiTable(Generic[P]):
         """See `Table`. The files of a group replace each other, and each row has its file's name."""
         self._commits.check_readable(since, until)
         groups = self._commits.groups_written(since, until)
-        is_in_one: Column | None = None
-        if groups is not None and len(groups) <= _MAX_GROUPS:
-            named = (F.col(_FILE).startswith(group) for group in sorted(groups))
-            is_in_one = reduce(or_, named, F.lit(False))
         before, after = (self._rows(_as_of(version)) for version in (since, until))
-        if is_in_one is not None:
+        if groups is not None and len(groups) <= _MAX_GROUPS:
+            is_in_one = reduce(or_, (F.col(_FILE).startswith(group) for group in sorted(groups)), F.lit(False))
             before, after = before.where(is_in_one), after.where(is_in_one)
         return self._shown(before), self._shown(after)
 

@@ -123,7 +123,7 @@ class HudiFolder:
 
     def _is_begun(self) -> bool:
         """Whether the timeline of any table version has an action."""
-        return any(_any_instant(self._storage.sizes(folder)) for folder in self._timelines)
+        return any(_FILE.fullmatch(name) for folder in self._timelines for name in self._storage.sizes(folder))
 
     def _is_halfway_changed(self) -> bool:
         """Whether the properties are complete only in the backup that Hudi makes before it changes them."""
@@ -180,11 +180,6 @@ def others_since(names: Iterable[str], since: str, named: Iterable[str]) -> set[
     commits = [file for file in files if file["action"] in WRITTEN or (_is_inflight(file) and not file["state"])]
     is_complete = (file["state"] is None and not _is_inflight(file) for file in commits)
     return {file["at"] for file, complete in zip(commits, is_complete, strict=True) if complete or own} - own
-
-
-def _any_instant(names: Iterable[str]) -> bool:
-    """Whether the timeline has any action."""
-    return any(_FILE.fullmatch(name) for name in names)
 
 
 def is_removable(name: str, names: Iterable[str]) -> bool:
