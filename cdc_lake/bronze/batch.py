@@ -47,9 +47,9 @@ _BROADCAST_ROWS = 100_000
 """So many Kafka positions are sent to all executors; more are joined by an exchange."""
 _NOT_OK = "cdc_lake: not all records are ok"
 
-_LEFT_OUT_WARNING = (
-    "`left_out`: offsets that are in no file, because sink connectors skip tombstones. If deletes are only tombstones, "
-    "silver misses them: have the transform send deletes as rows (delete.tombstone.handling.mode: rewrite)"
+_TOMBSTONES_WARNING = (
+    "`in_no_file`: offsets that no file contains, because sink connectors skip tombstones. If deletes are only "
+    "tombstones, silver misses them: have the transform send deletes as rows (delete.tombstone.handling.mode: rewrite)"
 )
 
 
@@ -169,9 +169,9 @@ def _land_batch(topic: TopicRun, spans: Mapping[int, Span], before: BronzeProgre
                 raise
             counts, progress = _commit(batch, decided, resolved, cached, are_ok=False)
     done.count(read=summary.total, **counts)
-    if left_out := topic.source.skipped_records(batch.spans, summary.total):
-        done.count(left_out=left_out)
-        done.warn(_LEFT_OUT_WARNING)
+    if number := topic.source.skipped_records(batch.spans, summary.total):
+        done.count(in_no_file=number)
+        done.warn(_TOMBSTONES_WARNING)
     if counts.get("dropped"):
         _log_dropped(topic, batch.number, counts["dropped"])
     done.read_bytes += summary.bytes

@@ -254,8 +254,8 @@ class _RebuiltTable:
                 "nothing was written; take a new snapshot of the table, run the bronze job and rebuild again; if "
                 "the source no longer has these rows, drop them with --accept-loss",
             )
-        self.done.count(untold=number)
-        self.done.examples["untold"] = some
+        self.done.count(without_event=number)
+        self.done.examples["without_event"] = some
         self.done.warn(what)
 
     def compare(self) -> None:

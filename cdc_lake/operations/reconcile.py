@@ -128,7 +128,7 @@ class _Reconcile(Work):
             found = self._compare(look, done)
         silver_lsn = lsn_of_silver(look.rows)
         if found.counts and self.wait_seconds:
-            with done.phase("again"):
+            with done.phase("recheck"):
                 found = self._recheck(target, spark, found, done)
         done.version_before = done.version_after = look.version
         done.count(**found.counts)

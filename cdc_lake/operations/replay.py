@@ -316,4 +316,4 @@ class _Drop(_QuarantineWork):
             rows.unpersist()
         for why, number in counts.items():
             done.warn(f"{number} records were not dropped: {why}")
-        done.count(dropped=dropped, stay=sum(counts.values()))
+        done.count(dropped=dropped, not_dropped=sum(counts.values()))

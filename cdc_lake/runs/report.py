@@ -44,12 +44,12 @@ COUNTS: Mapping[str, Described] = {
         "Records that were read again and not written, because the table has them. Silver: only with `merge.mode: "
         "append`.",
     ),
-    "left_out": Described("bronze", "Offsets that no file contains (docs/how-to/files.md)."),
+    "in_no_file": Described("bronze", "Offsets that no file contains (docs/how-to/files.md)."),
     "dead_letters": Described("bronze", "Quarantined records that were sent to `quality.dead_letter_topic`."),
     "replayed": Described("bronze", "Records that `cdc-lake quarantine replay` replayed."),
     "still_quarantined": Described("bronze", "Records that `cdc-lake quarantine replay` could not replay."),
     "still_dropped": Described("bronze", "Records that `cdc-lake quarantine replay --dropped` could not replay."),
-    "stay": Described("bronze", "Records that `cdc-lake quarantine drop` could not drop; the warnings say why."),
+    "not_dropped": Described("bronze", "Records that `cdc-lake quarantine drop` could not drop; the warnings say why."),
     "events": Described(
         "silver",
         "Events that were read from bronze: the sum of `applied`, `superseded`, `paired_tombstones`, `truncates` and "
@@ -74,7 +74,7 @@ COUNTS: Mapping[str, Described] = {
     "changed": Described("rebuild, reconcile", "Rows that the rebuild changes, or that differ from the source's row."),
     "only_before": Described("rebuild", "Rows that the rebuild removes."),
     "only_after": Described("rebuild", "Rows that the rebuild adds."),
-    "untold": Described(
+    "without_event": Described(
         "rebuild", "With `--key-from`: rows of silver for which bronze has no complete event with the new key."
     ),
     "source": Described("reconcile", "Rows of the source table."),
@@ -104,7 +104,7 @@ PHASES: Mapping[str, Described] = {
     "compare": Described("rebuild", "Comparing the rebuilt table with the stored one."),
     "ranges": Described("reconcile", "Comparing checksums of ranges of keys."),
     "rows": Described("reconcile", "Comparing rows."),
-    "again": Described("reconcile", "Rechecking keys that differ (`--wait`)."),
+    "recheck": Described("reconcile", "Rechecking keys that differ (`--wait`)."),
     "catalog": Described("bronze, silver, gold, rebuild", "Updating the table's entry in the catalog."),
 }
 """Every name in `TableReport.seconds`."""

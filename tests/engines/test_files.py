@@ -116,7 +116,7 @@ def test_records_from_files_equal_records_from_kafka(
     assert run_silver(kafka.config, ["*"], spark).exit_code == 0
     assert here.rows() == kafka.rows()
     assert landed.rows["ok"] == landed.rows["read"]
-    assert any("`left_out`" in warning for warning in landed.warnings)
+    assert any("`in_no_file`" in warning for warning in landed.warnings)
     assert len(here.read("bronze")) == sum(record.value is not None for record in records)
     if ending in ("avro", "parquet"):
         bodies = {record.value[5:] for record in records if record.value}
@@ -153,7 +153,7 @@ def test_no_new_files_is_unchanged_and_new_files_continue(landing: Landing) -> N
     assert (idle.status, idle.rows) == ("unchanged", {})
     assert second.consumed_from == {"0": 4, "3": 0}
     assert second.consumed_to == {"0": 8, "3": 1}
-    assert second.rows["left_out"] == 3  # 4, 5 and 6
+    assert second.rows["in_no_file"] == 3  # 4, 5 and 6
     assert {row["id"]: row["n"] for row in landing.read("silver")} == {0: 1, 1: 2, 2: 1, 3: 1, 9: 9}
 
 

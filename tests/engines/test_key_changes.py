@@ -110,7 +110,7 @@ def test_key_change_error_names_the_command_that_rebuilds(
     assert f'{said}{{"id":1}}, {{"id":2}}, {{"id":4}}' in capsys.readouterr().err
     assert run_command(errors[0], place.config, tmp_path, "--dry-run", "--json") == 0
     (shown,) = json.loads(capsys.readouterr().out.splitlines()[-1])["tables"]
-    assert shown["rows"] == {"same": 0, "changed": 1, "only_before": 3, "only_after": 0, "untold": 3}
+    assert shown["rows"] == {"same": 0, "changed": 1, "only_before": 3, "only_after": 0, "without_event": 3}
     assert place.rows() == before
 
     for key in (1, 2, 4):
@@ -179,7 +179,11 @@ def test_new_key_missing_in_silver_is_found_by_the_old_key(spark: SparkSession, 
     assert 'bronze has no complete event with the new key for 1 silver rows, such as {"id":2};' in (
         refused.error.message
     )
-    assert (left_out.error, left_out.rows["untold"], left_out.examples["untold"]) == (None, 1, ['{"id":2}'])
+    assert (left_out.error, left_out.rows["without_event"], left_out.examples["without_event"]) == (
+        None,
+        1,
+        ['{"id":2}'],
+    )
     assert [(row["uid"], row["id"], row["text"]) for row in table_rows(place.targets[0].path)] == [("a", 1, "new")]
     place.append(uid, "u", {"uid": "a"}, {"id": 1, "text": "later"}, 0)
     assert [done.error for done in place.fold()] == [None]
@@ -190,5 +194,5 @@ def test_new_key_missing_in_silver_is_found_by_the_old_key(spark: SparkSession, 
     place.append(code, "r", {"code": True}, {"text": "by code"}, 0)
     place.land()
     (done,) = run_rebuild(place.config, ["*"], spark, options=RebuildOptions(key=("code",), accepts_loss=True)).tables
-    assert (done.error, done.examples["untold"]) == (None, ['{"uid":"a"}'])
+    assert (done.error, done.examples["without_event"]) == (None, ['{"uid":"a"}'])
     assert [(row["code"], row["text"]) for row in table_rows(place.targets[0].path)] == [(True, "by code")]

@@ -185,7 +185,7 @@ def test_quarantine_commands_from_list_to_drop_fit_80_columns(
 
     given = ["--reason", "decode", "--reason", "expectation", "--because", "tests"]
     dropped = json.loads(said("drop", *table, *given, "--json"))
-    assert (dropped["tables"][0]["rows"], dropped["because"][-7:]) == ({"dropped": 2, "stay": 0}, ": tests")
+    assert (dropped["tables"][0]["rows"], dropped["because"][-7:]) == ({"dropped": 2, "not_dropped": 0}, ": tests")
     gone = said("list", *table, "--dropped", "--each")
     assert ["0@1" in gone, "0@2" in gone, "tests" in gone, "0@3" in gone] == [True, True, True, False]
     assert [here.statuses()[offset][0] for offset in range(4)] == ["ok", "dropped", "dropped", "quarantined"]
@@ -253,7 +253,7 @@ def test_drop_keeps_snapshot_markers_and_drops_paired_tombstones(here: Quarantin
     here.land(topic.tombstone(1))
     here.fold()
 
-    assert done.rows == {"dropped": 2, "stay": 1}
+    assert done.rows == {"dropped": 2, "not_dropped": 1}
     assert done.warnings == ["1 records were not dropped: it begins or ends a snapshot, which silver needs"]
     assert (here.waiting(), here.statuses()[4][0]) == ({"0@1": "expectation"}, "dropped")
     assert here.rows() == {1: (1, "x", "r", [])}
