@@ -74,20 +74,20 @@ class Admin:
         Raises:
             InfrastructureError: each one refuses it, or its host name is unknown.
         """
-        found = []
+        problems = []
         for server in self._bootstrap_servers.split(","):
             host, _, port = server.strip().rpartition(":")
             try:
                 socket.create_connection((host.strip("[]"), int(port)), timeout_seconds).close()
             except socket.gaierror:
-                found.append(f"the host name `{host}` is unknown")
+                problems.append(f"the host name `{host}` is unknown")
             except ConnectionRefusedError:
-                found.append(f"{server.strip()} refuses the connection")
+                problems.append(f"{server.strip()} refuses the connection")
             except OSError:
                 return  # the client reports it
             else:
                 return
-        raise self.unavailable_error("; ".join(found), todo)
+        raise self.unavailable_error("; ".join(problems), todo)
 
     def unavailable_error(self, why: object, todo: str) -> CdcLakeError:
         """The error of brokers that do not respond.
@@ -197,15 +197,15 @@ def broker_login(kafka: KafkaConfig) -> BrokerLogin:
     """
     line = ("" if kafka.auth == "none" else "SASL_") + ("SSL" if kafka.is_encrypted else "PLAINTEXT")
     protocol = {} if line == "PLAINTEXT" else {"security.protocol": line}  # PLAINTEXT is both clients' default
-    found = _LOGINS[kafka.auth](kafka)
+    login = _LOGINS[kafka.auth](kafka)
     java_tls, client_tls = _tls(kafka.tls) if kafka.tls and kafka.tls.enabled else ({}, {})
     more, client = ({name: _text(value) for name, value in given.items()} for given in (kafka.java, kafka.librdkafka))
     producer = {name: more.pop(name) for name in JAVA_PRODUCER_SETTINGS & more.keys()}
     return BrokerLogin(
         kafka.auth,
-        java={**protocol, **java_tls, **found.java, **more},
-        java_producer={**found.java_producer, **producer},
-        client={**protocol, **client_tls, **found.client, **client},
+        java={**protocol, **java_tls, **login.java, **more},
+        java_producer={**login.java_producer, **producer},
+        client={**protocol, **client_tls, **login.client, **client},
     )
 
 
@@ -338,7 +338,7 @@ def _tls(tls: KafkaTls) -> tuple[dict[str, str], dict[str, str]]:
     return java, client
 
 
-def _pem(setting: str, value: str, what: str) -> str:
+def _pem(setting: str, value: str, label: str) -> str:
     """The blocks of one kind in a PEM text from a file or a secret reference."""
     where = f"kafka.tls.{setting}"
     try:
@@ -346,11 +346,11 @@ def _pem(setting: str, value: str, what: str) -> str:
     except (OSError, UnicodeDecodeError) as exc:
         todo = "check that it exists and that the job's user may read it"
         raise ConfigError(where, f"cannot read {value} ({type(exc).__name__})", todo) from exc
-    begin, end = f"-----BEGIN {what}-----", f"-----END {what}-----"
+    begin, end = f"-----BEGIN {label}-----", f"-----END {label}-----"
     blocks = [f"{begin}{block.partition(end)[0]}{end}\n" for block in text.split(begin)[1:] if end in block]
     if blocks:
         return "".join(blocks)
-    if what == "PRIVATE KEY" and "PRIVATE KEY-----" in text:
+    if label == "PRIVATE KEY" and "PRIVATE KEY-----" in text:
         todo = "convert it: `openssl pkcs8 -topk8 -nocrypt -in <key> -out <new key>`"
         raise ConfigError(where, "the private key is encrypted or not in PKCS #8 format", todo)
     raise ConfigError(where, f"it contains no `{begin}`", "set it to the path of a PEM file, or to a secret reference")

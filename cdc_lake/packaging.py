@@ -186,7 +186,7 @@ def _secret_files(conf: Path) -> set[Path]:
     """The files that settings reference as secrets: in YAML files of conf/, and in environment variables."""
     variables = ((name.lower(), text) for name, text in os.environ.items() if name.lower().startswith("cdc_lake__"))
     nodes = ((name.rpartition("__")[2], yaml.ScalarNode("", text)) for name, text in variables)
-    found = {conf / path for name, node in nodes for path in _referenced(node, name)}
+    paths = {conf / path for name, node in nodes for path in _referenced(node, name)}
     for file in (path for path in conf.rglob("*") if path.suffix in (".yml", ".yaml") and path.is_file()):
         try:
             documents = list(yaml.compose_all(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader))
@@ -194,8 +194,8 @@ def _secret_files(conf: Path) -> set[Path]:
             # Without the parser's message, which quotes the file.
             raise ConfigError(str(file), "this is not YAML", "correct the file, or move it out of conf/") from None
         for document in documents:
-            found |= {file.parent / path for path in _referenced(document)}
-    return {path.resolve() for path in found}
+            paths |= {file.parent / path for path in _referenced(document)}
+    return {path.resolve() for path in paths}
 
 
 def _referenced(node: yaml.Node | None, key: str = "") -> Iterator[str]:

@@ -116,40 +116,40 @@ class Catalog(Protocol):
         """Remove a listing, if it exists. The table's files stay."""
 
 
-def differences(wanted: Listing, found: Listing | None) -> list[str]:
+def differences(wanted: Listing, current: Listing | None) -> list[str]:
     """Descriptions of how a catalog's listing differs from the wanted one; empty if it does not."""
-    if found is None:
+    if current is None:
         return ["missing"]
     result = []
-    if plain_location(found.location) != plain_location(wanted.location):
-        result.append(f"location is {found.location}")
-    if _format(found) != _format(wanted):
-        result.append(f"format is {' '.join(_format(found))}")
-    listed = {column.name: column for column in (*found.columns, *found.partition_by)}
+    if plain_location(current.location) != plain_location(wanted.location):
+        result.append(f"location is {current.location}")
+    if _format(current) != _format(wanted):
+        result.append(f"format is {' '.join(_format(current))}")
+    listed = {column.name: column for column in (*current.columns, *current.partition_by)}
     expected = {column.name: column for column in (*wanted.columns, *wanted.partition_by)}
     if missing := [name for name in expected if name not in listed]:
         result.append(f"missing columns: {', '.join(missing)}")
     if extra := [name for name in listed if name not in expected]:
         result.append(f"extra columns: {', '.join(extra)}")
     both = [(expected[name], listed[name]) for name in expected if name in listed]
-    result += [f"{one.name} is {other.type}" for one, other in both if one.type != other.type]
-    result += [f"{one.name} has a different comment" for one, other in both if one.comment != other.comment]
-    if not result and (wanted.columns, wanted.partition_by) != (found.columns, found.partition_by):
+    result += [f"{column.name} is {other.type}" for column, other in both if column.type != other.type]
+    result += [f"{column.name} has a different comment" for column, other in both if column.comment != other.comment]
+    if not result and (wanted.columns, wanted.partition_by) != (current.columns, current.partition_by):
         result.append("different order of columns")
     return result
 
 
-def check_is_ours(entry: Entry, found: Mapping[str, Listing]) -> None:
+def check_is_ours(entry: Entry, listed: Mapping[str, Listing]) -> None:
     """Check that the names of a table do not list another table.
 
     Raises:
         ForeignEntryError: one of them does.
     """
     for name in entry.names:
-        if name in found and not found[name].is_of(entry.path):
+        if name in listed and not listed[name].is_of(entry.path):
             raise ForeignEntryError(
-                found[name].full_name,
-                f"the catalog lists {found[name].location} under this name, not {entry.path} of {entry.table}",
+                listed[name].full_name,
+                f"the catalog lists {listed[name].location} under this name, not {entry.path} of {entry.table}",
                 "change `catalog.database` or `catalog.table`, or remove that entry from the catalog by hand",
             )
 
@@ -206,13 +206,13 @@ def colliding(settings: CatalogConfig, layer: str, tables: Mapping[str, Kind]) -
     by_name: dict[str, list[str]] = {}
     for table, kind in tables.items():
         database, name = names_of(settings, layer, table)
-        for one in names(name, kind):
-            by_name.setdefault(f"{database}.{one}", []).append(table)
-    found: dict[str, dict[str, str]] = {}
-    for name, several in by_name.items():
-        for table, other in permutations(several, 2):
-            found.setdefault(table, {})[other] = name
-    return found
+        for listed_name in names(name, kind):
+            by_name.setdefault(f"{database}.{listed_name}", []).append(table)
+    collisions: dict[str, dict[str, str]] = {}
+    for name, same_named in by_name.items():
+        for table, other in permutations(same_named, 2):
+            collisions.setdefault(table, {})[other] = name
+    return collisions
 
 
 def _plain(text: str) -> str:

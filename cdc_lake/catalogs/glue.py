@@ -56,16 +56,16 @@ class GlueCatalog:
             if names is None:
                 tables = self._all("get_tables", "TableList", DatabaseName=database)
             else:
-                tables = [one for name in names if (one := self._table(database, name))]
+                tables = [listed for name in names if (listed := self._table(database, name))]
             return {table["Name"]: _listing(table) for table in tables}
 
     def put(self, entry: Entry) -> None:
         with self._translated():
             if self._or_nothing(self._glue.get_database, Name=entry.database) is None:
                 self._glue.create_database(DatabaseInput={"Name": entry.database})
-            found = self.found(entry.database, entry.names)
+            listed = self.found(entry.database, entry.names)
             for listing in self.listings(entry):
-                self._put_table(listing, found.get(listing.name))
+                self._put_table(listing, listed.get(listing.name))
                 if listing.partition_by:
                     self._put_partitions(listing, entry.partitions)
 
@@ -73,12 +73,12 @@ class GlueCatalog:
         with self._translated():
             self._or_nothing(self._glue.delete_table, DatabaseName=database, Name=name)
 
-    def _put_table(self, wanted: Listing, found: Listing | None) -> None:
+    def _put_table(self, wanted: Listing, current: Listing | None) -> None:
         """Create or update the table, if it differs: each update creates a version. Other parameters stay."""
-        if found is None:
+        if current is None:
             self._glue.create_table(DatabaseName=wanted.database, TableInput=_table_input(wanted))
-        elif differences(wanted, found) or wanted.parameters.items() - found.parameters.items():
-            kept = replace(wanted, parameters={**found.parameters, **wanted.parameters})
+        elif differences(wanted, current) or wanted.parameters.items() - current.parameters.items():
+            kept = replace(wanted, parameters={**current.parameters, **wanted.parameters})
             self._glue.update_table(DatabaseName=wanted.database, TableInput=_table_input(kept))
 
     def _put_partitions(self, listing: Listing, folders: Sequence[str]) -> None:
@@ -86,20 +86,20 @@ class GlueCatalog:
         place = {"DatabaseName": listing.database, "TableName": listing.name}
         wanted = {(folder.partition("=")[2],): _partition_input(listing, folder) for folder in folders}
         listed = {tuple(one["Values"]): one for one in self._all("get_partitions", "Partitions", **place)}
-        new = [one for values, one in wanted.items() if values not in listed]
-        gone = [list(values) for values in listed if values not in wanted]
+        new = [partition for values, partition in wanted.items() if values not in listed]
+        removed = [list(values) for values in listed if values not in wanted]
         changed = [
-            {"PartitionValueList": list(values), "PartitionInput": one}
-            for values, one in wanted.items()
-            if values in listed and not _is_same(one, listed[values])
+            {"PartitionValueList": list(values), "PartitionInput": partition}
+            for values, partition in wanted.items()
+            if values in listed and not _is_same(partition, listed[values])
         ]
         for chunk in _chunks(new, _CREATE_LIMIT):
             self._check_complete(self._glue.batch_create_partition(**place, PartitionInputList=chunk))
         for chunk in _chunks(changed, _CREATE_LIMIT):
             self._check_complete(self._glue.batch_update_partition(**place, Entries=chunk))
-        for chunk in _chunks(gone, _DELETE_LIMIT):
-            found = [{"Values": values} for values in chunk]
-            self._check_complete(self._glue.batch_delete_partition(**place, PartitionsToDelete=found))
+        for chunk in _chunks(removed, _DELETE_LIMIT):
+            partitions = [{"Values": values} for values in chunk]
+            self._check_complete(self._glue.batch_delete_partition(**place, PartitionsToDelete=partitions))
 
     def _check_complete(self, answer: Mapping[str, Any]) -> None:
         for error in answer.get("Errors", ()):
@@ -107,13 +107,13 @@ class GlueCatalog:
             raise self._request_error(code, f"partition {error.get('PartitionValues')}")
 
     def _table(self, database: str, name: str) -> dict[str, Any] | None:
-        found = self._or_nothing(self._glue.get_table, DatabaseName=database, Name=name)
-        table: dict[str, Any] | None = found and found["Table"]
+        answer = self._or_nothing(self._glue.get_table, DatabaseName=database, Name=name)
+        table: dict[str, Any] | None = answer and answer["Table"]
         return table
 
-    def _all(self, operation: str, what: str, **place: str) -> list[dict[str, Any]]:
+    def _all(self, operation: str, member: str, **place: str) -> list[dict[str, Any]]:
         pages = self._glue.get_paginator(operation).paginate(**place)
-        return self._or_nothing(lambda: [one for page in pages for one in page[what]]) or []
+        return self._or_nothing(lambda: [item for page in pages for item in page[member]]) or []
 
     @staticmethod
     def _or_nothing(ask: Callable[..., Any], **arguments: Any) -> Any:
@@ -189,8 +189,8 @@ def _chunks(values: Sequence[Any], size: int) -> Iterator[list[Any]]:
         yield list(values[at : at + size])
 
 
-def _is_same(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
-    storage = found["StorageDescriptor"]
+def _is_same(wanted: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
+    storage = current["StorageDescriptor"]
     return all(storage.get(name) == value for name, value in wanted["StorageDescriptor"].items())
 
 
@@ -211,5 +211,5 @@ def _listing(table: Mapping[str, Any]) -> Listing:
     )
 
 
-def _as_columns(found: Sequence[Mapping[str, str]]) -> tuple[HiveColumn, ...]:
-    return tuple(HiveColumn(one["Name"], one.get("Type", ""), one.get("Comment", "")) for one in found)
+def _as_columns(columns: Sequence[Mapping[str, str]]) -> tuple[HiveColumn, ...]:
+    return tuple(HiveColumn(column["Name"], column.get("Type", ""), column.get("Comment", "")) for column in columns)

@@ -91,10 +91,10 @@ class HiveCatalog:
     def _put_as_listed(self, entry: Entry) -> None:
         """Create missing listings and alter different ones: for Hudi the comments, which its sync does not write."""
         with self._client() as client:
-            for wanted, found in self._pairs(entry):
-                if found is None:
+            for wanted, current in self._pairs(entry):
+                if current is None:
                     client.createTable(self._table(self._api.Table(), wanted))
-                elif differences(wanted, found):
+                elif differences(wanted, current):
                     self._alter(client, wanted)
 
     def _alter(self, client: Any, wanted: Listing) -> None:
@@ -109,8 +109,8 @@ class HiveCatalog:
 
     def _pairs(self, entry: Entry) -> list[tuple[Listing, Listing | None]]:
         """The wanted listings, each with the one in the catalog."""
-        found = self.found(entry.database, entry.names)
-        return [(wanted, found.get(wanted.name)) for wanted in self.listings(entry)]
+        listed = self.found(entry.database, entry.names)
+        return [(wanted, listed.get(wanted.name)) for wanted in self.listings(entry)]
 
     def _sync_hudi(self, entry: Entry) -> None:
         sync = "hoodie.datasource.hive_sync"
@@ -156,19 +156,19 @@ class HiveCatalog:
         return table
 
     def _columns(self, columns: Collection[HiveColumn]) -> Any:
-        return self._list(self._api.FieldSchema(one.name, one.type, one.comment) for one in columns)
+        return self._list(self._api.FieldSchema(column.name, column.type, column.comment) for column in columns)
 
     def _list(self, values: Any) -> Any:
-        found = self._jvm.java.util.ArrayList()
+        java_list = self._jvm.java.util.ArrayList()
         for value in values:
-            found.add(value)
-        return found
+            java_list.add(value)
+        return java_list
 
     def _map(self, values: Mapping[str, str]) -> Any:
-        found = self._jvm.java.util.HashMap()
+        java_map = self._jvm.java.util.HashMap()
         for name, value in values.items():
-            found.put(name, value)
-        return found
+            java_map.put(name, value)
+        return java_map
 
     @contextmanager
     def _client(self) -> Iterator[Any]:
@@ -191,9 +191,9 @@ class HiveCatalog:
             ) from exc
 
 
-def _differs_beyond_comments(wanted: Listing, found: Listing | None) -> bool:
+def _differs_beyond_comments(wanted: Listing, current: Listing | None) -> bool:
     """Whether the listings differ in more than comments."""
-    return bool(differences(_without_comments(wanted), found and _without_comments(found)))
+    return bool(differences(_without_comments(wanted), current and _without_comments(current)))
 
 
 def _without_comments(listing: Listing) -> Listing:
@@ -220,5 +220,5 @@ def _listing(table: Any) -> Listing:
     )
 
 
-def _as_columns(found: Any) -> tuple[HiveColumn, ...]:
-    return tuple(HiveColumn(one.getName(), one.getType(), one.getComment() or "") for one in found)
+def _as_columns(columns: Any) -> tuple[HiveColumn, ...]:
+    return tuple(HiveColumn(column.getName(), column.getType(), column.getComment() or "") for column in columns)

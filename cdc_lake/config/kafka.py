@@ -140,8 +140,8 @@ class KafkaConfig(ServerConfig):
         needed = _LOGIN_SETTINGS[self.auth]
         if missing := [f"`kafka.{name}`" for name in needed if getattr(self, name) is None]:
             raise ValueError(f"`auth: {self.auth}` needs {' and '.join(missing)}")
-        others = {name for names in _LOGIN_SETTINGS.values() for name in names if name not in needed}
-        if useless := sorted(name for name in others if getattr(self, name) is not None):
+        unneeded = {name for names in _LOGIN_SETTINGS.values() for name in names if name not in needed}
+        if useless := sorted(name for name in unneeded if getattr(self, name) is not None):
             raise ValueError(f"`kafka.{useless[0]}` has no effect with `auth: {self.auth}`; remove it")
         if self.auth == "aws_msk_iam" and self.msk_region is None:
             raise ValueError("the brokers' host names do not contain the AWS region; set `region`")
@@ -175,8 +175,8 @@ class KafkaConfig(ServerConfig):
     @property
     def msk_region(self) -> str | None:
         """The AWS region of Amazon MSK's brokers; None if it is unknown."""
-        found = re.search(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com", self.bootstrap_servers)
-        return self.region or (found and found[1])
+        match = re.search(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com", self.bootstrap_servers)
+        return self.region or (match and match[1])
 
     @property
     def is_encrypted(self) -> bool:
@@ -186,11 +186,11 @@ class KafkaConfig(ServerConfig):
     @property
     def warnings(self) -> list[str]:
         """Warnings for each report about protection that the settings disable."""
-        found = []
+        warnings = []
         if self.tls and not self.tls.enabled:
-            found.append("kafka.tls.enabled: false: the login and all records are sent unencrypted")
+            warnings.append("kafka.tls.enabled: false: the login and all records are sent unencrypted")
         if self.tls and not self.tls.verify_hostname:
-            found.append(
+            warnings.append(
                 "kafka.tls.verify_hostname: false: any host with a certificate signed by kafka.tls.ca is accepted"
             )
-        return found
+        return warnings

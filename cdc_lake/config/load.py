@@ -113,14 +113,14 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 def _from_environment() -> dict[str, Any]:
     """The settings in environment variables. An inner key's variable overrides that of the mapping around it."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, text in sorted(os.environ.items(), key=lambda variable: variable[0].count(_BETWEEN)):
         if name.upper().startswith(_PREFIX):
             value = _value(text)
             for step in reversed(name[len(_PREFIX) :].lower().split(_BETWEEN)):
                 value = {step: value}
-            found = _merged(found, value)
-    return found
+            settings = _merged(settings, value)
+    return settings
 
 
 def _value(text: str) -> Any:

@@ -61,17 +61,17 @@ class PartitionField:
         Raises:
             ValueError: the expression is invalid.
         """
-        found = _PARTITION_EXPRESSION.fullmatch(expression.strip())
-        if found is None:
+        match = _PARTITION_EXPRESSION.fullmatch(expression.strip())
+        if match is None:
             raise ValueError(
                 f"invalid partition expression `{expression}`; write a column, year(column), month(column), "
                 "day(column), hour(column) or bucket(number, column)"
             )
-        if found["value"]:
-            return cls(found["value"])
-        if found["buckets"]:
-            return cls(found["spread"], "bucket", int(found["buckets"]))
-        return cls(found["moment"], cast(Part, found["part"]))
+        if match["value"]:
+            return cls(match["value"])
+        if match["buckets"]:
+            return cls(match["spread"], "bucket", int(match["buckets"]))
+        return cls(match["moment"], cast(Part, match["part"]))
 
     @property
     def name(self) -> str:

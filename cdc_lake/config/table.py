@@ -296,7 +296,7 @@ class TableConfig(Model):
     @property
     def is_in_hudi(self) -> bool:
         """Whether a table of the topic is stored in Hudi, which allows fewer column names."""
-        return any(one.format == "hudi" for one in self.storage)
+        return any(table.format == "hudi" for table in self.storage)
 
     def wire(self, side: Literal["key", "value"]) -> KeyConfig | ValueConfig:
         """The settings for decoding keys, or values."""

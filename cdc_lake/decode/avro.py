@@ -64,11 +64,11 @@ def decoded(body: Column, writer: Tree, reader: Tree) -> Column:
     return from_avro(F.concat(body, F.lit(_SENTINEL)), wrapped_schema(writer), options)
 
 
-def value(found: Column) -> Column:
+def value(struct: Column) -> Column:
     """The decoded value."""
-    return found["v"]
+    return struct["v"]
 
 
-def is_exact(found: Column) -> Column:
+def is_exact(struct: Column) -> Column:
     """Whether the schema consumed the bytes exactly; never null."""
-    return found["end"].eqNullSafe(F.lit(_SENTINEL))
+    return struct["end"].eqNullSafe(F.lit(_SENTINEL))

@@ -18,11 +18,11 @@ def variant_name(name: str, kind: str, reserved: Collection[str]) -> str:
     Args:
         reserved: names that it must not have, regardless of case.
     """
-    found = f"{name}__{re.sub(r'[^A-Za-z0-9]+', '_', kind).strip('_')}"
+    variant = f"{name}__{re.sub(r'[^A-Za-z0-9]+', '_', kind).strip('_')}"
     lower = {other.lower() for other in reserved}
-    while found.lower() in lower:
-        found += "_"
-    return found
+    while variant.lower() in lower:
+        variant += "_"
+    return variant
 
 
 def _unchanged(kind: str) -> str:
@@ -58,18 +58,18 @@ class ColumnMapping:
         Raises:
             ConfigError: two of them have the same target.
         """
-        found: dict[str, str] = {}
+        types: dict[str, str] = {}
         for source, kind in columns.items():
             target = self.target(source)
-            if target in found:
+            if target in types:
                 raise ConfigError(
                     f"{table}.{target}",
                     f"`schema.rename` maps `{source}` and another column to it",
                     "use another name in `schema.rename`",
                 )
             if target is not None:
-                found[target] = self.type_of(target, kind)
-        return found
+                types[target] = self.type_of(target, kind)
+        return types
 
     def check(self, columns: Mapping[str, Tree], *, in_hudi: bool) -> None:
         """Check that a table can have a schema's columns.
@@ -91,7 +91,7 @@ class ColumnMapping:
             sources[target] = source
             if problem := column_problem(target, in_hudi=in_hudi):
                 raise SchemaError(f"{problem}; {RENAME_OR_EXCLUDE}")
-            if problem := next(filter(None, (name_problem(one, in_hudi=in_hudi) for one in field_names(tree))), None):
+            if problem := next(filter(None, (name_problem(name, in_hudi=in_hudi) for name in field_names(tree))), None):
                 raise SchemaError(
                     f"{problem}; exclude the column {source!r} with `schema.exclude`: renaming cannot help"
                 )

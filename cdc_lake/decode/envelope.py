@@ -73,18 +73,18 @@ class MetadataNames:
         if self == STANDARD_NAMES or tree["type"] != "record" or shape_of(tree) != "flat":
             return tree
         own = {sent: ours for ours, sent in self.renamed}
-        found = []
+        parts = []
         for part in tree["fields"]:
             is_added = bool(self.prefix) and part["name"].startswith(self.prefix)
             rest = part["name"].removeprefix(self.prefix)
             ours = own.get(part["name"]) or (rest if is_added and _is_flat_metadata(_PREFIX + rest) else None)
-            found.append({**part, "name": _PREFIX + ours, "sent": part["name"]} if ours else part)
-        if both := duplicate_names(part["name"] for part in found):
+            parts.append({**part, "name": _PREFIX + ours, "sent": part["name"]} if ours else part)
+        if both := duplicate_names(part["name"] for part in parts):
             raise SchemaError(
                 f"two metadata fields have the names {' and '.join(both)}; correct envelope.add_fields_prefix or "
                 "envelope.add_fields_renamed"
             )
-        return {**tree, "fields": found}
+        return {**tree, "fields": parts}
 
 
 STANDARD_NAMES = MetadataNames()
@@ -301,14 +301,14 @@ def _source_of(tree: Tree, decoded: Column) -> dict[str, Column]:
         present = _scalars(non_null(fields(tree)["source"]))
         return {name: decoded["source"][name] for name in _SOURCE_FIELDS if name in present}
     present = _scalars(tree)
-    found: dict[str, Column] = {}
+    columns: dict[str, Column] = {}
     for name in _SOURCE_FIELDS:
         # `__ts_ms` alone is the connector's clock, not the source's.
         spellings = (f"__source_{name}",) if name == "ts_ms" else (f"__source_{name}", f"__{name}")
         column = next((spelling for spelling in spellings if spelling in present), None)
         if column is not None:
-            found[name] = decoded[column]
-    return found
+            columns[name] = decoded[column]
+    return columns
 
 
 def _scalars(tree: Tree) -> set[str]:

@@ -115,14 +115,14 @@ def reference(data: Column, headers: Column, side: Side, frame: Column, frames: 
         SINGLE_OBJECT: F.concat(F.lit("crc:"), F.lower(F.hex(F.substring(data, 3, 8)))),
         **dict.fromkeys(DECLARED, F.lit(f"declared:{side}")),
     }
-    found = [F.when(frame == name, column) for name, column in by_frame.items() if name in frames]
-    return F.coalesce(*found, F.lit(None).cast("string"))
+    references = [F.when(frame == name, column) for name, column in by_frame.items() if name in frames]
+    return F.coalesce(*references, F.lit(None).cast("string"))
 
 
 def id_of(reference: str) -> str:
     """The ID in a reference. A number is converted to decimal digits here, since that is expensive per record."""
-    kind, _, found = reference.partition(":")
-    return str(int(found, 16)) if kind in NUMBERED else found
+    kind, _, schema_id = reference.partition(":")
+    return str(int(schema_id, 16)) if kind in NUMBERED else schema_id
 
 
 def body(data: Column, frame: Column, frames: Collection[str]) -> Column:
@@ -143,13 +143,13 @@ def body(data: Column, frame: Column, frames: Collection[str]) -> Column:
     if wrapped:
         rest = F.length(data) - start + 1 - F.length(F.regexp_extract(text, _WRAPPER_END, 0))
         length = F.when(frame.isin(*wrapped), rest).otherwise(length)
-    found = F.call_function("substring", data, start, length)
+    content = F.call_function("substring", data, start, length)
     if GLUE_ZLIB in known:
         # Spark has no function that decompresses, so only this frame goes through Python.
-        packed = F.when(frame == GLUE_ZLIB, found)
+        packed = F.when(frame == GLUE_ZLIB, content)
         # Without type hints: of a function that has them PySpark 4 wants to know what else they mean.
-        return F.coalesce(F.udf(lambda data: _inflated(data), "binary")(packed), found)
-    return found
+        return F.coalesce(F.udf(lambda data: _inflated(data), "binary")(packed), content)
+    return content
 
 
 def unpacked_bytes(data: Column, frame: Column, most: int) -> Column:
@@ -216,8 +216,8 @@ def _frame_of_headers(headers: Column, side: Side, of_files: bool) -> Column:
         return name.startswith(f"apicurio.{side}.") & ~name.endswith(".encoding") & ~name.endswith(".type")
 
     is_confluent = F.exists(headers, lambda h: h["key"] == f"__{side}_schema_id")
-    found = F.when(is_confluent, CONFLUENT).when(F.exists(headers, lambda h: is_apicurio(h["key"])), APICURIO)
-    return found.when(F.exists(headers, lambda h: h["key"] == FILE_HEADER.format(side)), FILE) if of_files else found
+    frame = F.when(is_confluent, CONFLUENT).when(F.exists(headers, lambda h: is_apicurio(h["key"])), APICURIO)
+    return frame.when(F.exists(headers, lambda h: h["key"] == FILE_HEADER.format(side)), FILE) if of_files else frame
 
 
 def _wrapper(text: Column) -> Column:
@@ -279,10 +279,10 @@ def _inflated(data: bytes | None) -> bytes | None:
         return None
     unpacker = zlib.decompressobj()
     try:
-        found = unpacker.decompress(bytes(data), MAX_INFLATED_BYTES)
+        unpacked = unpacker.decompress(bytes(data), MAX_INFLATED_BYTES)
     except zlib.error:
         return b""
-    return found if unpacker.eof and not unpacker.unused_data else b""
+    return unpacked if unpacker.eof and not unpacker.unused_data else b""
 
 
 def _unpacked_bytes(data: bytes | None, most: int) -> int | None:
@@ -301,7 +301,7 @@ def _unpacked_bytes(data: bytes | None, most: int) -> int | None:
 def header_bytes(headers: Column) -> Column:
     """The bytes of a record's headers, bigint; never null."""
 
-    def more(so_far: Column, one: Column) -> Column:
-        return so_far + F.octet_length(one["key"]) + F.coalesce(F.length(one["value"]), F.lit(0))
+    def more(so_far: Column, header: Column) -> Column:
+        return so_far + F.octet_length(header["key"]) + F.coalesce(F.length(header["value"]), F.lit(0))
 
     return F.coalesce(F.aggregate(headers, F.lit(0).cast("bigint"), more), F.lit(0).cast("bigint"))

@@ -75,8 +75,8 @@ def reference(text: Column, side: Side, *, plain: bool, declared: Collection[str
     if not plain:
         return by_schema
     if side == "key":
-        found = F.concat(F.lit(f"{PLAIN_REFERENCE}:{KEY}:"), F.to_json(F.array_sort(names)))
-        return by_schema.when(names.isNotNull(), found)
+        by_names = F.concat(F.lit(f"{PLAIN_REFERENCE}:{KEY}:"), F.to_json(F.array_sort(names)))
+        return by_schema.when(names.isNotNull(), by_names)
     source = F.get_json_object(text, "$.source")
     # A producer may omit nulls, and so both rows. A table may have columns called `op` and `source`.
     is_envelope = (
@@ -104,9 +104,9 @@ def row_names(text: Column, reference: Column) -> Column:
         return F.coalesce(F.json_object_keys(row), F.array().cast("array<string>"))
 
     rows = [names(F.get_json_object(text, f"$.{row}")) for row in ("after", "before")]
-    found = F.when(reference == f"{PLAIN_REFERENCE}:{FLAT}", F.array_distinct(names(text)))
-    found = found.when(F.startswith(reference, F.lit(f"{PLAIN_REFERENCE}:{ENVELOPE}/")), F.array_union(*rows))
-    return F.to_json(F.array_sort(found))
+    all_names = F.when(reference == f"{PLAIN_REFERENCE}:{FLAT}", F.array_distinct(names(text)))
+    all_names = all_names.when(F.startswith(reference, F.lit(f"{PLAIN_REFERENCE}:{ENVELOPE}/")), F.array_union(*rows))
+    return F.to_json(F.array_sort(all_names))
 
 
 def problem(text: Column, declared: Collection[str] = ()) -> Column:
@@ -116,18 +116,18 @@ def problem(text: Column, declared: Collection[str] = ()) -> Column:
         declared: the columns in the settings. A format is not suspected if they include the field with its content.
     """
     is_encoded_twice = text.rlike(r'^\s*"\s*[{\[]')
-    found = F.when(
+    reason = F.when(
         is_encoded_twice,
         "it is a JSON text that contains JSON, so it was encoded twice; for Debezium's outbox event router, set "
         "table.expand.json.payload=true on the connector",
     )
     if not _CLOUD_EVENT_CONTENT.isdisjoint(declared):
-        return found
+        return reason
     # A quick check first: most texts need not be parsed.
     names = F.when(text.contains('"specversion"'), F.json_object_keys(text))
-    others = F.array(*(F.lit(name) for name in ("type", *sorted(_CLOUD_EVENT_CONTENT))))
-    is_cloud_event = F.array_contains(names, "specversion") & F.arrays_overlap(names, others)
-    return found.when(
+    members = F.array(*(F.lit(name) for name in ("type", *sorted(_CLOUD_EVENT_CONTENT))))
+    is_cloud_event = F.array_contains(names, "specversion") & F.arrays_overlap(names, members)
+    return reason.when(
         is_cloud_event,
         "it is a CloudEvent in structured mode, which wraps the row; on a Debezium connector, replace "
         "CloudEventsConverter by JsonConverter or AvroConverter; have other producers send the binary mode, or declare "
@@ -215,7 +215,7 @@ def _json_schema_tree(schema: Any, root: Mapping[str, Any], path: tuple[str, ...
         return _json_schema_tree(_pointed_to(pointer, root), root, (*path, pointer), types)
     branches = schema.get("oneOf") or schema.get("anyOf")
     if branches:
-        return {"type": "union", "branches": [_json_schema_tree(one, root, path, types) for one in branches]}
+        return {"type": "union", "branches": [_json_schema_tree(branch, root, path, types) for branch in branches]}
     kind = schema.get("type")
     if isinstance(kind, list):
         return {
@@ -232,9 +232,9 @@ def _json_schema_tree(schema: Any, root: Mapping[str, Any], path: tuple[str, ...
         inner = [
             {
                 "name": n,
-                "type": _optional(_json_schema_tree(one, root, path, types), required is None or n not in required),
+                "type": _optional(_json_schema_tree(member, root, path, types), required is None or n not in required),
             }
-            for n, one in listed
+            for n, member in listed
         ]
         return {"type": "record", "name": name or "Object", "fields": inner, **properties}
     if kind == "object":
@@ -256,12 +256,12 @@ def _optional(tree: Tree, is_optional: bool) -> Tree:
 
 
 def _pointed_to(pointer: str, root: Mapping[str, Any]) -> Any:
-    found: Any = root
+    node: Any = root
     for step in pointer.removeprefix("#/").split("/"):
-        if not isinstance(found, Mapping) or step not in found:
+        if not isinstance(node, Mapping) or step not in node:
             raise SchemaError(f"`{pointer}` is not in the schema")
-        found = found[step]
-    return found
+        node = node[step]
+    return node
 
 
 def plain_tree(shape: str, names: Sequence[str], declared: Mapping[str, str]) -> Tree:
@@ -291,16 +291,16 @@ def plain_tree(shape: str, names: Sequence[str], declared: Mapping[str, str]) ->
 _SOURCE_NAMES = ("name", "db", "ts_ms", "snapshot", "txId")
 
 
-def joined(one: Tree, other: Tree, column_of: Callable[[str], str | None]) -> Tree | None:
+def joined(tree: Tree, other: Tree, column_of: Callable[[str], str | None]) -> Tree | None:
     """The tree that reads the records of two trees without a schema; none if a field differs, or if two fields exclude
     each other in a table.
 
     Args:
         column_of: from a field to the table's column that stores it.
     """
-    if one == other:
-        return one
-    first, second = non_null(one), non_null(other)
+    if tree == other:
+        return tree
+    first, second = non_null(tree), non_null(other)
     if first["type"] != "record" or second["type"] != "record" or first["name"] != second["name"]:
         return None
     parts = {part["name"]: part for part in first["fields"]}
@@ -313,7 +313,7 @@ def joined(one: Tree, other: Tree, column_of: Callable[[str], str | None]) -> Tr
     columns = [column for name in parts if (column := column_of(name)) is not None]
     if duplicate_names(parts) or duplicate_names(columns):
         return None
-    return _optional({**first, "fields": list(parts.values())}, one["type"] == "union")
+    return _optional({**first, "fields": list(parts.values())}, tree["type"] == "union")
 
 
 def _declared_type(name: str) -> Tree:
@@ -342,14 +342,14 @@ def decoded(text: Column, tree: Tree, kind: str) -> Column:
 
     # An array of just this text has one element, unless something follows the value.
     alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))
-    found = {"alone": F.when(~text.contains(_MARK), alone)}
+    parts = {"alone": F.when(~text.contains(_MARK), alone)}
     reads = _reads(tree, kind)
     if "plain" in reads:
-        found["plain"] = read(holder, has_numbers=False)
+        parts["plain"] = read(holder, has_numbers=False)
     if "marked" in reads:
         second = read(marked, has_numbers=True)
-        found["marked"] = F.when(found["plain"][_CORRUPT].isNotNull(), second) if "plain" in reads else second
-    return F.struct(*(part.alias(name) for name, part in found.items()))
+        parts["marked"] = F.when(parts["plain"][_CORRUPT].isNotNull(), second) if "plain" in reads else second
+    return F.struct(*(part.alias(name) for name, part in parts.items()))
 
 
 def _reads(tree: Tree, kind: str) -> Sequence[str]:
@@ -371,43 +371,43 @@ def _with_marked_numbers(text: Column) -> Column:
         is_outside_of_texts = number % 2 == 0
         return F.when(is_outside_of_texts, F.regexp_replace(part, _FRACTION, f'"{_MARK}$0"')).otherwise(part)
 
-    found = F.array_join(F.transform(F.split(plain, '"'), marked), '"')
-    return F.replace(F.replace(found, F.lit(_QUOTE), F.lit('\\"')), F.lit(_BACKSLASH), F.lit("\\\\"))
+    rewritten = F.array_join(F.transform(F.split(plain, '"'), marked), '"')
+    return F.replace(F.replace(rewritten, F.lit(_QUOTE), F.lit('\\"')), F.lit(_BACKSLASH), F.lit("\\\\"))
 
 
-def value(found: Column, tree: Tree, kind: str) -> Column:
+def value(struct: Column, tree: Tree, kind: str) -> Column:
     """The decoded value, as `from_avro` would give it.
 
     Except for floating-point numbers and declared types, which are texts, and for decimals: a struct of the `unscaled`
     bytes and the text of the `number`, of which one is null.
     """
-    values = [_converted(tree, found[read][_field(kind)], is_marked=read == "marked") for read in _reads(tree, kind)]
-    return values[0] if len(values) == 1 else F.when(_fits(found["plain"], kind), values[0]).otherwise(values[1])
+    values = [_converted(tree, struct[read][_field(kind)], is_marked=read == "marked") for read in _reads(tree, kind)]
+    return values[0] if len(values) == 1 else F.when(_fits(struct["plain"], kind), values[0]).otherwise(values[1])
 
 
-def is_exact(found: Column, tree: Tree, kind: str) -> Column:
+def is_exact(struct: Column, tree: Tree, kind: str) -> Column:
     """Whether the text is one JSON value that fits; never null."""
-    fits = [_fits(found[read], kind) for read in _reads(tree, kind)]
+    fits = [_fits(struct[read], kind) for read in _reads(tree, kind)]
     if len(fits) == 2:
-        fits[1] = fits[1] & _are_numbers(tree, found["marked"][_field(kind)])
-    return (F.coalesce(found["alone"], F.lit(0)) == 1) & F.coalesce(reduce(or_, fits), F.lit(False))
+        fits[1] = fits[1] & _are_numbers(tree, struct["marked"][_field(kind)])
+    return (F.coalesce(struct["alone"], F.lit(0)) == 1) & F.coalesce(reduce(or_, fits), F.lit(False))
 
 
 def _are_numbers(tree: Tree, column: Column) -> Column:
     """Whether all decimals in a value are numbers, which were read as marked texts; true for null."""
     tree = non_null(tree)
-    found = F.lit(True)
+    are_numbers = F.lit(True)
     match tree["type"]:
         case "decimal":
-            found = column.rlike(f"^(?:{_MARK})?{NUMBER.removeprefix('^')}")
+            are_numbers = column.rlike(f"^(?:{_MARK})?{NUMBER.removeprefix('^')}")
         case "array" if _has_decimal(tree):
-            found = F.forall(column, lambda one: _are_numbers(tree["items"], one))
+            are_numbers = F.forall(column, lambda item: _are_numbers(tree["items"], item))
         case "map" if _has_decimal(tree):
-            found = F.forall(F.map_values(column), lambda one: _are_numbers(tree["values"], one))
+            are_numbers = F.forall(F.map_values(column), lambda item: _are_numbers(tree["values"], item))
         case "record":
             parts = (_are_numbers(f["type"], column[sent_name(f)]) for f in tree["fields"] if _has_decimal(f["type"]))
-            found = reduce(and_, parts, found)
-    return column.isNull() | found
+            are_numbers = reduce(and_, parts, are_numbers)
+    return column.isNull() | are_numbers
 
 
 def _fits(read: Column, kind: str) -> Column:

@@ -69,15 +69,15 @@ def key_problem(tree: Tree, decoded: Column) -> Column:
     A value that is merely lost in a column, such as an infinite date, would make two keys equal here.
     """
     parts = _parts(tree, decoded)
-    found = [value_problem([(name, part, value) for name, (part, value) in parts.items()])]
+    problems = [value_problem([(name, part, value) for name, (part, value) in parts.items()])]
     for name, (part, value) in parts.items():
         stored = type_mapping(part)
         if stored.losses:
             message = (
                 f"the key's column `{name}` has a value that a {stored.type} cannot hold: {'; '.join(stored.losses)}"
             )
-            found.append(F.when(value.isNotNull() & stored.is_lossy(value), F.lit(message)))
-    return F.coalesce(*found)
+            problems.append(F.when(value.isNotNull() & stored.is_lossy(value), F.lit(message)))
+    return F.coalesce(*problems)
 
 
 def canonical_key(tree: Tree, decoded: Column) -> Column:

@@ -124,10 +124,10 @@ def _text_tree(columns: Mapping[str, str]) -> Tree:
     Raises:
         SchemaError: a column has an unknown or a nested type.
     """
-    found = {name: declared_tree(kind, text_tree) for name, kind in columns.items()}
-    if nested := next((name for name, one in found.items() if one["type"] != "text"), None):
+    trees = {name: declared_tree(kind, text_tree) for name, kind in columns.items()}
+    if nested := next((name for name, tree in trees.items() if tree["type"] != "text"), None):
         raise SchemaError(f"`value.columns` declares a nested type for `{nested}`, which a text cannot have")
-    return record("text.Value", found)
+    return record("text.Value", trees)
 
 
 _TREES: Mapping[str, Callable[[Mapping[str, Any]], Tree]] = {
@@ -173,16 +173,16 @@ class DecodedLayouts:
 
     def chosen(self, made: Callable[[DecodedLayout], Column | None]) -> Column:
         """For each record, the column built for its layout; null without a layout or a column."""
-        found = None
-        for number, one in enumerate(self.each):
-            column = made(one)
+        cases = None
+        for number, decoded_layout in enumerate(self.each):
+            column = made(decoded_layout)
             if column is not None:
-                found = (F if found is None else found).when(self.number == number, column)
-        return F.lit(None) if found is None else found
+                cases = (F if cases is None else cases).when(self.number == number, column)
+        return F.lit(None) if cases is None else cases
 
     def among(self, is_wanted: Callable[[Tree], bool]) -> Column:
         """Whether a record's layout satisfies a condition; never null."""
-        numbers = [number for number, one in enumerate(self.each) if is_wanted(one.tree)]
+        numbers = [number for number, decoded_layout in enumerate(self.each) if is_wanted(decoded_layout.tree)]
         return F.coalesce(self.number.isin(numbers), F.lit(False)) if numbers else F.lit(False)
 
 
@@ -214,7 +214,7 @@ def with_decoded_values(
     def wanted(writer: WriterSchema) -> Tree:
         return pruned_schema(writer.tree, before=before, columns=columns if writer.format == "avro" else None)
 
-    plain = dict.fromkeys(one for several in schemas.values() for one in several if one.format == "json")
+    plain = dict.fromkeys(writer for writers in schemas.values() for writer in writers if writer.format == "json")
     unions = _joined({writer: wanted(writer) for writer in plain}, column_of)
     return _with_decoded(
         records,
@@ -245,12 +245,12 @@ def spark_refusal(schema: WriterSchema, spark: SparkSession) -> str | None:
     return None
 
 
-def by_name(found: Mapping[str, Any], named: Column, kind: str) -> Column:
+def by_name(values: Mapping[str, Any], named: Column, kind: str) -> Column:
     """The value for a record's schema ID, of Spark type `kind`; null if there is none."""
-    if not found:
+    if not values:
         return F.lit(None).cast(kind)
     # One text that Spark parses once: an expression per ID would slow down every record and plan.
-    return F.from_json(F.lit(json.dumps(found)), f"map<string, {kind}>")[named]
+    return F.from_json(F.lit(json.dumps(values)), f"map<string, {kind}>")[named]
 
 
 def layout(kind: str, whole: Tree, tree: Tree) -> tuple[str, str, str]:
@@ -298,18 +298,18 @@ def _with_decoded(
             meanings.setdefault(name, {}).setdefault(number, writer.fingerprint)
     certain = {
         name: {"number": number, "schema": schema}
-        for name, found in meanings.items()
-        if len(found) == 1
-        for number, schema in found.items()
+        for name, candidates in meanings.items()
+        if len(candidates) == 1
+        for number, schema in candidates.items()
     }
-    several = {name: found for name, found in meanings.items() if len(found) > 1}
+    ambiguous = {name: candidates for name, candidates in meanings.items() if len(candidates) > 1}
     which = f"{prefix}which"
     records = records.withColumn(which, by_name(certain, named, _WHICH_TYPE))
     each, columns, read = [], dict[str, Column](), dict[str, Column]()
     for number, (kind, whole, tree) in trees.items():
         column = f"{prefix}{number}"
         may_be = F.col(which)["number"] == number
-        unsure = [name for name, found in several.items() if number in found]
+        unsure = [name for name, candidates in ambiguous.items() if number in candidates]
         if unsure:
             may_be = may_be | named.isin(unsure)
         columns[column] = F.when(may_be, _decoded(kind, body, whole, tree))
@@ -322,13 +322,13 @@ def _with_decoded(
         each.append(DecodedLayout(tree, F.col(f"{column}_read")["value"], F.col(f"{column}_read")["is_exact"]))
     records = records.withColumns(columns) if columns else records
     records = records.withColumns(read) if read else records
-    if several:
-        fitting = [F.when(named == name, _only_fit(each, found)) for name, found in several.items()]
+    if ambiguous:
+        fitting = [F.when(named == name, _only_fit(each, candidates)) for name, candidates in ambiguous.items()]
         records = records.withColumn(which, F.coalesce(which, *fitting))
     return records, DecodedLayouts(each, F.col(which)["number"], F.col(which)["schema"])
 
 
-def _only_fit(each: Sequence[DecodedLayout], found: Mapping[int, str]) -> Column:
+def _only_fit(each: Sequence[DecodedLayout], candidates: Mapping[int, str]) -> Column:
     """The only layout of a schema ID that fits a record's bytes exactly; null if none or several do."""
     fitting = F.array_compact(
         F.array(
@@ -336,7 +336,7 @@ def _only_fit(each: Sequence[DecodedLayout], found: Mapping[int, str]) -> Column
                 F.when(
                     each[number].is_exact, F.struct(F.lit(number).alias("number"), F.lit(schema).alias("schema"))
                 ).cast(_WHICH_TYPE)
-                for number, schema in found.items()
+                for number, schema in candidates.items()
             )
         )
     )
@@ -355,9 +355,9 @@ def _decoded(kind: str, body: Column, whole: Tree, tree: Tree) -> Column:
     return json_format.decoded(text, tree, kind)
 
 
-def _read_text(kind: str, tree: Tree, found: Column) -> tuple[Column, Column]:
+def _read_text(kind: str, tree: Tree, struct: Column) -> tuple[Column, Column]:
     if kind in ("csv", "string"):
         # It is exact if the text has as many values as there are columns.
-        value = F.struct(*(found[name].alias(name) for name in field_names(tree)))
-        return value, found.isNotNull() & found[_CORRUPT].isNull()
-    return json_format.value(found, tree, kind), json_format.is_exact(found, tree, kind)
+        value = F.struct(*(struct[name].alias(name) for name in field_names(tree)))
+        return value, struct.isNotNull() & struct[_CORRUPT].isNull()
+    return json_format.value(struct, tree, kind), json_format.is_exact(struct, tree, kind)

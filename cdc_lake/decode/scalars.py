@@ -66,8 +66,8 @@ def timestamp_of_nanos(nanos: Column) -> Column:
 
 def timestamp_of_text(text: Column) -> Column:
     """ISO text; `infinity`, years of more than four digits and years before 1 are out of range, also in UTC."""
-    found = F.when(text.rlike(_ISO_DATE), F.try_to_timestamp(text))
-    return F.when(F.unix_micros(found).between(_FIRST_MICRO, _LAST_MICRO), found)
+    parsed = F.when(text.rlike(_ISO_DATE), F.try_to_timestamp(text))
+    return F.when(F.unix_micros(parsed).between(_FIRST_MICRO, _LAST_MICRO), parsed)
 
 
 def micros_of_millis(millis: Column) -> Column:
@@ -123,8 +123,8 @@ def decimal_of_bytes(unscaled: Column, scale: int) -> Column:
     # Avro's decimal is a length and these bytes, so the JVM's own reader decodes it.
     fields = {"logicalType": "decimal", "precision": MAX_DECIMAL_PRECISION, "scale": scale}
     length = F.unhex(F.lpad(F.hex(F.length(unscaled) * 2), 2, "0"))
-    found = from_avro(F.concat(length, unscaled), json.dumps({"type": "bytes", **fields}), {"mode": "PERMISSIVE"})
-    return F.when(F.length(unscaled).between(1, 16), found)
+    decimal = from_avro(F.concat(length, unscaled), json.dumps({"type": "bytes", **fields}), {"mode": "PERMISSIVE"})
+    return F.when(F.length(unscaled).between(1, 16), decimal)
 
 
 def decimal_of_text(text: Column, precision: int, scale: int) -> Column:

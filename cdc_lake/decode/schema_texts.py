@@ -135,13 +135,13 @@ def _columns(text: str) -> dict[str, Any]:
 
 def _loses_nulls(field: Any) -> bool:
     branches = field["type"] if isinstance(field["type"], list) else []
-    defaults = [field.get("default"), *(one.get("connect.default") for one in branches if isinstance(one, dict))]
+    defaults = [field.get("default"), *(kind.get("connect.default") for kind in branches if isinstance(kind, dict))]
     return "null" in branches and any(default is not None for default in defaults)
 
 
 def _fields(schema: Any) -> dict[str, Any]:
-    found = schema.get("fields", []) if isinstance(schema, dict) else []
-    return {field["name"]: field for field in found if isinstance(field, dict) and "name" in field}
+    fields = schema.get("fields", []) if isinstance(schema, dict) else []
+    return {field["name"]: field for field in fields if isinstance(field, dict) and "name" in field}
 
 
 def _records(kind: Any) -> Iterator[Any]:
@@ -160,4 +160,4 @@ def _comment(field: Any) -> str:
         *(kind.get("connect.doc") for kind in described),
         *(of.get(_TYPE) for of in parameters),
     )
-    return next((one for one in candidates if isinstance(one, str) and one), "")
+    return next((text for text in candidates if isinstance(text, str) and text), "")

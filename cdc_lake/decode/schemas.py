@@ -254,10 +254,10 @@ def _measure(tree: Tree, done: dict[int, _Measures]) -> _Measures:
         inner = [_measure(child, done) for child in children(tree)]
         is_array_of_nothing = tree["type"] == "array" and not inner[0].takes_space
         done[id(tree)] = _Measures(
-            depth=1 + max((one.depth for one in inner), default=0),
-            types=1 + sum(one.types for one in inner),
+            depth=1 + max((child.depth for child in inner), default=0),
+            types=1 + sum(child.types for child in inner),
             takes_space=_takes_space(tree, inner),
-            has_zero_size_items=is_array_of_nothing or any(one.has_zero_size_items for one in inner),
+            has_zero_size_items=is_array_of_nothing or any(child.has_zero_size_items for child in inner),
         )
     return done[id(tree)]
 
@@ -267,7 +267,7 @@ def _takes_space(tree: Tree, inner: Sequence[_Measures]) -> bool:
         case "null":
             return False
         case "record" | "error":
-            return any(one.takes_space for one in inner)
+            return any(child.takes_space for child in inner)
         case "fixed":
             return bool(tree["size"])
     return True
@@ -329,29 +329,29 @@ def differences(before: Tree, after: Tree, where: str = "") -> list[str]:
     Args:
         where: the path to these trees from the top.
     """
-    one, other = non_null(before), non_null(after)
-    found = []
+    earlier, later = non_null(before), non_null(after)
+    changes = []
     if is_nullable(before) != is_nullable(after):
-        found.append(f"`{where}` {'may be null now' if is_nullable(after) else 'may no longer be null'}")
-    if one == other:
-        return found
-    if one["type"] == other["type"] == "record":
-        if one["name"] != other["name"]:
-            found.append(f"the record `{one['name']}` is called `{other['name']}` now")
-        old, new = fields(one), fields(other)
+        changes.append(f"`{where}` {'may be null now' if is_nullable(after) else 'may no longer be null'}")
+    if earlier == later:
+        return changes
+    if earlier["type"] == later["type"] == "record":
+        if earlier["name"] != later["name"]:
+            changes.append(f"the record `{earlier['name']}` is called `{later['name']}` now")
+        old, new = fields(earlier), fields(later)
         for name in old | new:
             path = f"{where}.{name}" if where else name
             if name not in new:
-                found.append(f"`{path}` was removed")
+                changes.append(f"`{path}` was removed")
             elif name not in old:
-                found.append(f"`{path}` is new, {type_name(new[name])}")
+                changes.append(f"`{path}` is new, {type_name(new[name])}")
             else:
-                found.extend(differences(old[name], new[name], path))
-        return found or [f"the order of the fields{f' of `{where}`' if where else ''} has changed"]
+                changes.extend(differences(old[name], new[name], path))
+        return changes or [f"the order of the fields{f' of `{where}`' if where else ''} has changed"]
     for part in ("items", "values"):
-        if part in one and part in other:
-            return [*found, *differences(one[part], other[part], f"{where}[]")]
-    return [*found, f"`{where}` was {type_name(one)} and is {type_name(other)} now"]
+        if part in earlier and part in later:
+            return [*changes, *differences(earlier[part], later[part], f"{where}[]")]
+    return [*changes, f"`{where}` was {type_name(earlier)} and is {type_name(later)} now"]
 
 
 def is_decimal(tree: Tree) -> bool:

@@ -105,8 +105,8 @@ def value_problem(columns: Iterable[tuple[str, Tree, Column]]) -> Column:
         columns: name, type, and value as `from_avro` returns it.
     """
     mappings = ((name, type_mapping(tree), value) for name, tree, value in columns)
-    found = [stored.problem(value, name) for name, stored, value in mappings if stored.problem]
-    return F.coalesce(*found, F.lit(None).cast("string"))
+    problems = [stored.problem(value, name) for name, stored, value in mappings if stored.problem]
+    return F.coalesce(*problems, F.lit(None).cast("string"))
 
 
 def is_garbled(tree: Tree, column: Column) -> Column | None:
@@ -148,14 +148,14 @@ def plain_type(kind: str) -> str:
     return kind.replace(" ", "").replace("`", "")
 
 
-def wider(one: str, other: str) -> str | None:
+def wider(spark_type: str, other: str) -> str | None:
     """The Spark type that represents every value of both; none if there is none without conversion."""
-    if plain_type(one) == plain_type(other):
-        return one
+    if plain_type(spark_type) == plain_type(other):
+        return spark_type
     for family in (_WHOLE, _FLOATING):
-        if one in family and other in family:
-            return max(one, other, key=family.index)
-    sizes = [declared_types.DECIMAL.fullmatch(kind) for kind in (one, other)]
+        if spark_type in family and other in family:
+            return max(spark_type, other, key=family.index)
+    sizes = [declared_types.DECIMAL.fullmatch(kind) for kind in (spark_type, other)]
     if not all(sizes):
         return None
     digits = [(int(size[1]) - int(size[2]), int(size[2])) for size in sizes if size]
@@ -163,10 +163,10 @@ def wider(one: str, other: str) -> str | None:
     return f"decimal({whole + scale},{scale})" if whole + scale <= MAX_DECIMAL_PRECISION else None
 
 
-def same_key(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str] | None:
+def same_key(columns: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str] | None:
     """The columns, name to Spark type, of a primary key that both describe; none if they are two keys."""
-    merged = {name: wide for name, kind in other.items() if (wide := wider(one.get(name, ""), kind))}
-    return merged if one.keys() == other.keys() == merged.keys() else None
+    merged = {name: wide for name, kind in other.items() if (wide := wider(columns.get(name, ""), kind))}
+    return merged if columns.keys() == other.keys() == merged.keys() else None
 
 
 def stored_types(columns: Mapping[str, Tree]) -> dict[str, str]:
@@ -266,7 +266,7 @@ def _problem_of_items(items: TypeMapping, of: Callable[[Column], Column]) -> Cal
     if inner is None:
         return None
     return lambda column, path: F.element_at(
-        F.filter(F.transform(of(column), lambda item: inner(item, path)), lambda one: one.isNotNull()), 1
+        F.filter(F.transform(of(column), lambda item: inner(item, path)), lambda problem: problem.isNotNull()), 1
     )
 
 
@@ -286,7 +286,7 @@ def _struct(parts: dict[str, TypeMapping]) -> TypeMapping:
     problems = {name: part.problem for name, part in parts.items() if part.problem}
 
     def problem(column: Column, path: str) -> Column:
-        return F.coalesce(*(one(column[name], f"{path}.{name}") for name, one in problems.items()))
+        return F.coalesce(*(field_problem(column[name], f"{path}.{name}") for name, field_problem in problems.items()))
 
     losses = dict.fromkeys(loss for part in parts.values() for loss in part.losses)
     return TypeMapping(f"struct<{inner}>", convert, tuple(losses), is_lossy, problem if problems else None)

@@ -154,14 +154,14 @@ def _comparable(columns: Sequence[ComparedColumn], lake: pa.Schema, findings: _F
     types = dict(zip(lake.names, lake.types, strict=True))
     comparable = []
     for column in (*columns, ComparedColumn(DELETED, DELETED, BOOLEAN, None)):
-        found = types.pop(column.lake_name, None)
-        if found is not None and column.rule.accepts(found):
+        stored = types.pop(column.lake_name, None)
+        if stored is not None and column.rule.accepts(stored):
             comparable.append(column)
         else:
-            findings.add("column", None, column.name, column.rule.lake_type, None if found is None else str(found))
-    for name, found in types.items():
+            findings.add("column", None, column.name, column.rule.lake_type, None if stored is None else str(stored))
+    for name, stored in types.items():
         if not name.startswith("__"):
-            findings.add("column", None, name, None, str(found))
+            findings.add("column", None, name, None, str(stored))
     return [column for column in comparable if column.name != DELETED]
 
 
@@ -308,10 +308,10 @@ def compare_rows(
     return Comparison(*rows, findings.count, tuple(findings.samples), dict(findings.known))
 
 
-def count_differences(expected: Iterable[Hashable], found: Iterable[Hashable]) -> int:
+def count_differences(expected: Iterable[Hashable], actual: Iterable[Hashable]) -> int:
     """How many values only one of both has; equal values count each time."""
-    one, other = Counter(expected), Counter(found)
-    return ((one - other) + (other - one)).total()
+    expected_counts, actual_counts = Counter(expected), Counter(actual)
+    return ((expected_counts - actual_counts) + (actual_counts - expected_counts)).total()
 
 
 def _is_hudi(path: str) -> bool:

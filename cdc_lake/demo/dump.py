@@ -81,7 +81,7 @@ def _load(dsn: str, file: Path, folder: Path) -> Iterator[str]:
     command += ["--set", "ON_ERROR_ROLLBACK=on", "--file", "-", make_conninfo("", **server)]
     with script.open("rb") as statements:
         output = _run(file, command, file.parent, statements, PGPASSWORD=password, PGCLIENTENCODING=_encoding(plain))
-    return (found[1] for found in map(_ERROR.fullmatch, output.splitlines()) if found)
+    return (error[1] for error in map(_ERROR.fullmatch, output.splitlines()) if error)
 
 
 def _as_sql(file: Path, restored: Path) -> Path:
@@ -116,20 +116,20 @@ def _adapted(file: Path, lines: Iterator[bytes], folder: Path) -> Iterator[bytes
     databases, key, starts, number = set(), b"", True, 0
     for line in lines:
         text = line.strip()
-        if starts and (found := _CONNECT.match(text)):
-            databases.add(found[1])
-        elif starts and (found := _COPY.fullmatch(text)):
+        if starts and (match := _CONNECT.match(text)):
+            databases.add(match[1])
+        elif starts and (match := _COPY.fullmatch(text)):
             number += 1
             data = folder / f"{number}.data"
             rows = takewhile(lambda row: row.rstrip(b"\r\n") != b"\\.", lines)
             with data.open("wb") as out:
                 out.writelines(rows)
             name = os.fsencode(data).replace(b"'", b"''")
-            command = b"\\copy %s FROM '%s'%s\n" % (found[1], name, found[2])
+            command = b"\\copy %s FROM '%s'%s\n" % (match[1], name, match[2])
             yield b"\\unrestrict %s\n%s\\restrict %s\n" % (key, command, key) if key else command
         elif not starts or not _DATABASE.fullmatch(text):
-            if starts and (found := _RESTRICT.match(text)):
-                key = b"" if found[1] else found[2]
+            if starts and (match := _RESTRICT.match(text)):
+                key = b"" if match[1] else match[2]
             yield line
         if text:
             starts = text.startswith((b"--", b"\\")) or text.endswith((b";", b"*/"))

@@ -130,8 +130,8 @@ class Player:
         self.source = source
         self.table = table
         self.random = random
-        found = source.execute(f"SELECT {table.key} FROM {table.name} ORDER BY 1".encode()).fetchall()
-        self.keys: list[int] = [key for (key,) in found]
+        rows = source.execute(f"SELECT {table.key} FROM {table.name} ORDER BY 1".encode()).fetchall()
+        self.keys: list[int] = [key for (key,) in rows]
         self.next_key = self.keys[-1] + 1 if self.keys else 1
         self.keys = [key for key in self.keys if key % QUIET_EVERY]
 

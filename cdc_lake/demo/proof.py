@@ -70,8 +70,8 @@ def gold_result(dsn: str, model: str, query: str, lake: Path, seconds: float) ->
         names = [column.name for column in cursor.description or ()]
         expected = cursor.fetchall()
     columns = DeltaTable(str(lake / "gold" / model)).to_pyarrow_table(columns=names).to_pydict().values()
-    found = list(zip(*columns, strict=True))
-    return GoldResult(model, len(found), len(expected), count_differences(expected, found), round(seconds, 1))
+    actual = list(zip(*columns, strict=True))
+    return GoldResult(model, len(actual), len(expected), count_differences(expected, actual), round(seconds, 1))
 
 
 def _result_without_topic(dsn: str, topic: str, table: SourceTable) -> TableResult:

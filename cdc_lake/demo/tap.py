@@ -178,8 +178,8 @@ def _consumer(bootstrap: str) -> Consumer:
 
 
 def _partitions(consumer: Consumer, topic: str) -> list[TopicPartition]:
-    found = consumer.list_topics(topic, timeout=10).topics[topic]
-    return [TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in found.partitions]
+    metadata = consumer.list_topics(topic, timeout=10).topics[topic]
+    return [TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in metadata.partitions]
 
 
 def _event(value: Any) -> _Event | None:

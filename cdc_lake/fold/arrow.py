@@ -201,7 +201,7 @@ class _KeyRun:
             self._floor, self._fresh = self.state.applied_at, State()
         else:
             known = (self.state.seen_at, rules.start.seen_at)
-            self._floor = max((one for one in known if one is not None), default=None)
+            self._floor = max((position for position in known if position is not None), default=None)
         self.state.seen_at = self._floor
 
     def _reaches(self, event: Event, *, is_start: bool = False) -> bool:
@@ -271,7 +271,7 @@ class _RunPieces:
         missing = [name for name in large if name not in given] if values else []
         if rest is STORED:
             missing = [name for name in run.unsent if name not in given]
-        known = [one for one in (state.applied_at, run.rules.last_table_event) if one is not None]
+        known = [position for position in (state.applied_at, run.rules.last_table_event) if position is not None]
         # Applied at offset 5, then a stale event at 7: 7 is stored, so that offset 6 is out of order if it comes late.
         is_seen = state.seen_at is None or (bool(known) and state.seen_at <= max(known))
         self._add(
@@ -324,10 +324,10 @@ class _RunPieces:
         **fields: Any,
     ) -> None:
         """Add a piece for each record that contains values."""
-        records = {id(one): one for one in values.values() if isinstance(one, Record) and one is not but}
-        for one in records.values():
-            columns = [name for name, value in values.items() if value is one]
-            self._add(run, role, kafka_position, columns=columns, **fields, **bytes_of(one))
+        records = {id(value): value for value in values.values() if isinstance(value, Record) and value is not but}
+        for record in records.values():
+            columns = [name for name, value in values.items() if value is record]
+            self._add(run, role, kafka_position, columns=columns, **fields, **bytes_of(record))
 
     def _add(self, run: _KeyRun, role: str, at: Position | None, **fields: Any) -> None:
         self._rows.append({"key": run.key, "role": role, "kafka_position": kafka_position_dict(at), **fields})
@@ -337,7 +337,7 @@ class _RunPieces:
         """All pieces as a batch; none without pieces."""
         if not self._rows:
             return None
-        columns = {one.name: pa.array([row.get(one.name) for row in self._rows], one.type) for one in PIECES}
+        columns = {field.name: pa.array([row.get(field.name) for row in self._rows], field.type) for field in PIECES}
         pks = pa.concat_arrays([pk if pk.type == self._pk else pa.nulls(1, self._pk) for pk in self._pks])
         return batch_of_pieces({**columns, "pk": pks})
 

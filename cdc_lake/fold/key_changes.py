@@ -44,24 +44,24 @@ class EndedLifetimes:
         value is used. A change without a source position is named by its time and keys, which another change may share:
         then a value is used only if all of them have the same.
         """
-        found = self._candidates(column, key_change, set())
-        return next(iter(found.values())) if len(found) == 1 else None
+        candidates = self._candidates(column, key_change, set())
+        return next(iter(candidates.values())) if len(candidates) == 1 else None
 
     def _candidates(self, column: str, key_change: str | None, seen: set[str]) -> dict[Hashable, str]:
         """The possible values, and a lifetime with each. Each lifetime is looked at once: the changes of a transaction
         may form a circle, such as 1 to 2 and 2 to 1.
         """
-        found: dict[Hashable, str] = {}
+        candidates: dict[Hashable, str] = {}
         for left in self._by_move.get(key_change or "", ()):
             if left.id in seen:
                 continue
             seen.add(left.id)
             has_own = column in left.values
             own = {left.values[column]: left.id} if has_own else self._candidates(column, left.moved_by, seen)
-            found = own | found
-            if found and not is_without_position(key_change):
+            candidates = own | candidates
+            if candidates and not is_without_position(key_change):
                 break
-        return found
+        return candidates
 
 
 def is_without_position(key_change: str | None) -> bool:
@@ -81,14 +81,14 @@ def inherit(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """
     rows = [row for batch in batches for row in batch.to_pylist()]
     lifetimes = EndedLifetimes((row["key_change"], _left(row)) for row in rows if row["id"] is not None)
-    found = [
+    inherited = [
         (row["key"], column, source_of)
         for row in rows
         if row["id"] is None
         for column in row["columns"]
         if (source_of := lifetimes.source_of(column, row["moved_by"])) is not None
     ]
-    yield _batch(("key", "column", "id"), found)
+    yield _batch(("key", "column", "id"), inherited)
 
 
 def connected_keys(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -98,23 +98,23 @@ def connected_keys(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
     """
     moves_of: dict[str, set[str]] = {}
     keys_of: dict[str, set[str]] = {}
-    found: dict[str, None] = {}
+    connected: dict[str, None] = {}
     for batch in batches:
         for key, key_change in zip(
             batch.column("key").to_pylist(), batch.column("key_change").to_pylist(), strict=True
         ):
             if key_change is None:
-                found[key] = None
+                connected[key] = None
             else:
                 moves_of.setdefault(key, set()).add(key_change)
                 keys_of.setdefault(key_change, set()).add(key)
-    waiting = list(found)
+    waiting = list(connected)
     while waiting:
         for key_change in moves_of.get(waiting.pop(), ()):
-            new = keys_of.pop(key_change, set()) - found.keys()
-            found.update(dict.fromkeys(new))
+            new = keys_of.pop(key_change, set()) - connected.keys()
+            connected.update(dict.fromkeys(new))
             waiting += new
-    yield _batch(("key",), [(key,) for key in found])
+    yield _batch(("key",), [(key,) for key in connected])
 
 
 def _left(row: Mapping[str, Any]) -> EndedLifetime:

@@ -97,8 +97,8 @@ class Rules:
 def batch_of_pieces(columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
     """A batch of pieces; missing columns are null."""
     number = len(columns["key"])
-    found = [columns.get(one.name, pa.nulls(number)).cast(one.type) for one in PIECES]
-    return pa.RecordBatch.from_arrays([*found, columns["pk"]], [*PIECES.names, "pk"])
+    arrays = [columns.get(column.name, pa.nulls(number)).cast(column.type) for column in PIECES]
+    return pa.RecordBatch.from_arrays([*arrays, columns["pk"]], [*PIECES.names, "pk"])
 
 
 def kafka_position_of(fields: Mapping[str, Any]) -> Position:

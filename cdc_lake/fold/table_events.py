@@ -70,8 +70,8 @@ class TableEvents:
     @property
     def events(self) -> list[Event]:
         """The whole-table events as events of a key, in log order."""
-        truncates = [Event(one.kafka_position, TRUNCATE, one.order) for one in self.truncates]
-        missing = [Event(one.kafka_position, MISSING, since=one.since) for one in self.missing]
+        truncates = [Event(truncate.kafka_position, TRUNCATE, truncate.order) for truncate in self.truncates]
+        missing = [Event(end.kafka_position, MISSING, since=end.since) for end in self.missing]
         return sorted((*truncates, *missing), key=lambda event: event.kafka_position)
 
 
@@ -94,13 +94,13 @@ def table_events(
     was, now = _snapshots(known), _snapshots([*known, *markers])
     happened = TableEvents(
         sorted(truncates),
-        [one for one in now.ended if one not in was.ended],
+        [snapshot for snapshot in now.ended if snapshot not in was.ended],
         replace(before.start),
         now.begun,
         max(now.unpaired_ends - was.unpaired_ends, 0),
     )
     seen = before.start.seen_at
-    is_out_of_order = any(one not in now.ended for one in was.ended)
+    is_out_of_order = any(snapshot not in now.ended for snapshot in was.ended)
     for event in happened.events:
         is_out_of_order |= seen is not None and event.kafka_position <= seen
         step(happened.start, event, hard=True)

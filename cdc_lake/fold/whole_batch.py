@@ -98,8 +98,8 @@ class WholeBatch:
 
         In the example above, if rows 0 and 3 are marked: 0 0 0 3 3 -1.
         """
-        found = np.maximum.accumulate(np.where(is_one, np.arange(self._n), -1))
-        return np.where(found >= self._first[self._run], found, -1)
+        last = np.maximum.accumulate(np.where(is_one, np.arange(self._n), -1))
+        return np.where(last >= self._first[self._run], last, -1)
 
     def _compare(self) -> None:
         """Compare events with the last event that has an order, like `rules.is_stale` and `rules.is_outdated`."""
@@ -217,10 +217,10 @@ class WholeBatch:
             "counting": pa.array(counting[runs]),
             **dict.fromkeys(_IGNORED, pa.array(np.zeros(len(runs), np.int32))),
         }
-        found = batch_of_pieces(rows)
+        pieces = batch_of_pieces(rows)
         if given:
-            found = pa.concat_batches([found, self._given(last, given)])
-        return found
+            pieces = pa.concat_batches([pieces, self._given(last, given)])
+        return pieces
 
     def _large_values(
         self, runs: Ints, upsert: Ints, begins: Ints, goes_on: Bools
@@ -265,21 +265,21 @@ class WholeBatch:
     def _unsent(self) -> Bools:
         """Row by large column, whether it has no value."""
         lists, large = self._batch.column("unsent"), {name: n for n, name in enumerate(self._rules.large)}
-        found = np.zeros((self._n, len(large)), bool)
+        is_unsent = np.zeros((self._n, len(large)), bool)
         rows, names = pc.list_parent_indices(lists).to_pylist(), lists.flatten().to_pylist()
         for row, name in zip(rows, names, strict=True):
             if name in large:
-                found[row, large[name]] = True
-        return found
+                is_unsent[row, large[name]] = True
+        return is_unsent
 
     def _missing(self, missing: Bools, is_stored: Bools, first: Ints, large: Sequence[str]) -> pa.Array:
         """The columns without a value; for rows that keep silver's values, those that silver's row lists.
 
         Silver's row may list columns that are not among `large`, which cover only what this batch's events may omit.
         """
-        found = _named(missing, large)
+        names = _named(missing, large)
         fields = self._batch.column("unsent").take(pa.array(first)).cast(STRINGS)
-        return pc.if_else(pa.array(is_stored), fields, found)
+        return pc.if_else(pa.array(is_stored), fields, names)
 
     def _given(self, last: Ints, given: Mapping[tuple[int, int], list[str]]) -> pa.RecordBatch:
         of_run = pa.array([int(last[run]) for run, _ in given])
@@ -297,8 +297,8 @@ class WholeBatch:
 
 def _to_numpy(array: pa.Array) -> npt.NDArray[Any]:
     """An array's values; it must have no nulls, unless they are strings."""
-    found: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
-    return found
+    values: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return values
 
 
 def _filled(array: pa.Array) -> tuple[npt.NDArray[Any], Bools]:
@@ -317,11 +317,11 @@ def _padded(lists: pa.Array) -> tuple[Ints, Bools]:
     The padding makes [1] less than [1, 0], as in Python.
     """
     lengths = _to_numpy(pc.fill_null(pc.list_value_length(lists), 0)).astype(np.int64)
-    found = np.full((len(lists), int(lengths.max(initial=0))), np.iinfo(np.int64).min)
+    matrix = np.full((len(lists), int(lengths.max(initial=0))), np.iinfo(np.int64).min)
     # The index of each number in its list. Lengths 2 0 1: 0 1 2 minus the starts 0 0 2 is 0 1 0.
     within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    found[np.repeat(np.arange(len(lists)), lengths), within] = _to_numpy(lists.flatten())
-    return found, _to_numpy(pc.is_valid(lists))
+    matrix[np.repeat(np.arange(len(lists)), lengths), within] = _to_numpy(lists.flatten())
+    return matrix, _to_numpy(pc.is_valid(lists))
 
 
 def _last_of_lists(lists: pa.Array) -> Ints:

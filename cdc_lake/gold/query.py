@@ -66,8 +66,8 @@ class Source:
 
     def rows_before(self, version: int) -> DataFrame:
         """The rows that a model saw at a version, in the current columns."""
-        now = self.silver.read(as_of=self.version).schema
-        return _live_rows(as_columns_of(now, self.silver.read(as_of=version)))
+        schema = self.silver.read(as_of=self.version).schema
+        return _live_rows(as_columns_of(schema, self.silver.read(as_of=version)))
 
 
 def _live_rows(rows: DataFrame) -> DataFrame:
@@ -116,14 +116,14 @@ class Query:
 
     @cached_property
     def _files(self) -> dict[str, DataFrame]:
-        found = {}
+        views = {}
         for alias, source in self.model.header.files.items():
             texts = ", ".join(f"{quoted(name)} string" for name in source.columns)
             rows = from_rows(self.session, self.model.files[alias], texts)
             with translated_errors(self.model):
                 typed = (_typed(source.file, name, kind).alias(name) for name, kind in source.columns.items())
-                found[alias] = rows.select(*typed)
-        return found
+                views[alias] = rows.select(*typed)
+        return views
 
 
 def _typed(file: str, name: str, kind: str) -> Column:
@@ -214,26 +214,26 @@ def _changed_images(
     Planning dominates a small refresh: images that do not occur are not queried, and a query of one source alone runs
     once.
     """
-    others = (other for other in changed if other != alias)
+    other_aliases = (other for other in changed if other != alias)
     text = query.model.header.touched[alias]
-    there = {row[IMAGE] for row in rows.select(IMAGE).distinct().collect()}
-    if not any(re.search(rf"\b{re.escape(other)}\b", text, re.IGNORECASE) for other in others):
-        yield from [(rows, rows_now)] if there else []
+    present = {row[IMAGE] for row in rows.select(IMAGE).distinct().collect()}
+    if not any(re.search(rf"\b{re.escape(other)}\b", text, re.IGNORECASE) for other in other_aliases):
+        yield from [(rows, rows_now)] if present else []
         return
     for image, world in ((BEFORE, rows_before), (AFTER, rows_now)):
-        if image in there:
+        if image in present:
             yield rows.where(F.col(IMAGE) == image), world
 
 
 def _groups_named_by(query: Query, alias: str, views: Mapping[str, DataFrame]) -> DataFrame:
     """The groups that a query returns for one source's rows."""
     header = query.model.header
-    found = query.run(header.touched[alias], views, f"`touched` of {alias}")
-    there = {name.casefold() for name in found.columns}
-    if missing := [name for name in header.group_columns if name.casefold() not in there]:
+    groups = query.run(header.touched[alias], views, f"`touched` of {alias}")
+    present = {name.casefold() for name in groups.columns}
+    if missing := [name for name in header.group_columns if name.casefold() not in present]:
         what = f"`touched` of {alias} has no column {', '.join(missing)}, which `groups` (else `keys`) names"
         raise ModelError(str(query.model.file), what, "select it with that name")
-    return found.select(*map(quoted, header.group_columns))
+    return groups.select(*map(quoted, header.group_columns))
 
 
 def watermark(rows: DataFrame, window: Window) -> DataFrame:
@@ -317,8 +317,8 @@ class Groups:
         if not 0 < self.number <= _MOST_NAMED:
             return {}
         columns = (F.unix_micros(name) if self._kinds[name] == "timestamp" else F.col(quoted(name)) for name in names)
-        found = self.rows.select(*columns).collect()
-        return {name: {row[place] for row in found} for place, name in enumerate(names)}
+        rows = self.rows.select(*columns).collect()
+        return {name: {row[place] for row in rows} for place, name in enumerate(names)}
 
     def _literal(self, name: str, value: Any) -> Column:
         literal = F.lit(value)

@@ -151,10 +151,10 @@ def _is_read(source: Source, before: GoldProgress) -> bool:
     if version > source.version:
         return False
     try:
-        found = source.silver.progress(as_of=version)
+        progress = source.silver.progress(as_of=version)
     except NoProgressError:
         return True  # vacuumed; reading its rows reports that
-    return found is not None and found.nonce == before.nonces[source.id]
+    return progress is not None and progress.nonce == before.nonces[source.id]
 
 
 def _refresh_all(run: ModelRun, inputs: RefreshInputs, result: DataFrame) -> Commit[GoldProgress]:
@@ -230,10 +230,10 @@ def _check_columns(run: ModelRun, rows: DataFrame) -> None:
     if unnamed:
         what = f"columns of the result need a name of letters and digits: {', '.join(unnamed)}"
         raise ModelError(str(model.file), what, "name them with AS")
-    there = {name.casefold() for name in columns}
+    present = {name.casefold() for name in columns}
     for setting, names in (("keys", model.header.keys), ("groups", model.header.groups)):
         for name in names:
-            if name.casefold() not in there:
+            if name.casefold() not in present:
                 near = difflib.get_close_matches(name, columns, n=1, cutoff=0.5) or columns
                 what = f"`{setting}`: the result has no column `{name}`; the nearest: {', '.join(near)}"
                 raise ModelError(str(model.file), what, f"select it, or correct `{setting}`")
@@ -251,8 +251,8 @@ def _check_rows(run: ModelRun, rows: DataFrame) -> tuple[DataFrame, int]:
     model = run.model
     names, expectations = model.header.keys, model.header.expectations
     with run.done.phase("check"), translated_errors(model):
-        for one in expectations:
-            refuse_query(rows, one.holds, str(model.file), ModelError)
+        for expectation in expectations:
+            refuse_query(rows, expectation.holds, str(model.file), ModelError)
         if expectations:
             unmet = rows.agg(*(F.count_if(~is_met(one)).alias(one.name) for one in expectations)).collect()[0]
             check_expectations(run.done, expectations, unmet.asDict())
@@ -261,22 +261,22 @@ def _check_rows(run: ModelRun, rows: DataFrame) -> tuple[DataFrame, int]:
         keys = [F.col(quoted(name)) for name in names]
         has_null = reduce(or_, (key.isNull() for key in keys))
         by_key = kept.groupBy(*keys).agg(F.count("*").alias("__rows"))
-        found = by_key.agg(
+        totals = by_key.agg(
             F.sum("__rows").alias("rows"),
             F.sum(F.when(has_null, F.col("__rows"))).alias("nulls"),
             F.count_if(F.col("__rows") > 1).alias("repeated"),
         ).collect()[0]
-    if found["nulls"] or found["repeated"]:
+    if totals["nulls"] or totals["repeated"]:
         raise KeyConstraintError(
             model.header.name,
-            f"of {found['rows']} rows {found['nulls'] or 0} have a null in their key ({', '.join(names)}), and "
-            f"{found['repeated']} keys are in several rows; nothing was written",
+            f"of {totals['rows']} rows {totals['nulls'] or 0} have a null in their key ({', '.join(names)}), and "
+            f"{totals['repeated']} keys are in several rows; nothing was written",
             f"fix the query, or list in `keys` the columns that identify a row ({model.file})",
         )
-    return kept, found["rows"] or 0
+    return kept, totals["rows"] or 0
 
 
-def _check_keys_across_groups(run: ModelRun, rows: DataFrame, others: DataFrame) -> None:
+def _check_keys_across_groups(run: ModelRun, rows: DataFrame, other_rows: DataFrame) -> None:
     """Check that no key is in a refreshed group and in another one.
 
     Raises:
@@ -284,7 +284,7 @@ def _check_keys_across_groups(run: ModelRun, rows: DataFrame, others: DataFrame)
     """
     header = run.model.header
     with run.done.phase("check"), translated_errors(run.model):
-        repeated = null_safe_join(rows, others, header.keys, "left_semi").count()
+        repeated = null_safe_join(rows, other_rows, header.keys, "left_semi").count()
     if repeated:
         raise KeyConstraintError(
             header.name,

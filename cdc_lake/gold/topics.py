@@ -82,7 +82,7 @@ def _derived(
 ) -> dict[str, SubjectSchema]:
     """The schemas that follow from models' tables, by subject."""
     select_landed(lake, Storage(spark), list(models), "gold")
-    found = {}
+    by_subject = {}
     for name, model in models.items():
         header = model.header
         assert header.topic is not None, "a model of a subject has a topic"
@@ -90,8 +90,8 @@ def _derived(
         folder, topic = Path(settings.schemas), header.topic.topic
         schemas = topic_schemas(spark, columns, header.keys, topic, folder, doc=header.description)
         for suffix, text in ((KEY_SUFFIX, schemas.key), (VALUE_SUFFIX, schemas.value)):
-            found[f"{topic}{suffix}"] = SubjectSchema(f"{topic}{suffix}", text, f"model {name}")
-    return found
+            by_subject[f"{topic}{suffix}"] = SubjectSchema(f"{topic}{suffix}", text, f"model {name}")
+    return by_subject
 
 
 def is_due(header: Header, progress: GoldProgress | None) -> bool:
@@ -144,8 +144,8 @@ def _due(gold: Table[GoldProgress], keys: Sequence[str], sent: Sent, done: Table
         )
         return rows
     gone = null_safe_join(touched, rows, keys, "left_anti").withColumn(GONE, F.lit(True))
-    there = null_safe_join(rows, touched, keys, "left_semi") if sent.is_whole else rows
-    return there.unionByName(gone, allowMissingColumns=True)
+    existing = null_safe_join(rows, touched, keys, "left_semi") if sent.is_whole else rows
+    return existing.unionByName(gone, allowMissingColumns=True)
 
 
 def _touched(gold: Table[GoldProgress], keys: Sequence[str], since: int) -> DataFrame:
@@ -155,11 +155,11 @@ def _touched(gold: Table[GoldProgress], keys: Sequence[str], since: int) -> Data
         ExpiredError: the table no longer retains those versions.
     """
     history = gold.history()
-    start = next((one.version for one in history if one.progress and one.progress.commit == since), None)
+    start = next((entry.version for entry in history if entry.progress and entry.progress.commit == since), None)
     if start is None:
         what = f"commit {since}, the last that was sent, is no longer known"
         raise ExpiredError(gold.id(), what, "name a newer one")
-    versions = [one.version for one in history if one.version >= start]
+    versions = [entry.version for entry in history if entry.version >= start]
     named = [_differing_keys(*gold.differing(*pair), keys) for pair in zip(versions[1:], versions, strict=False)]
     nothing = gold.read().select(*map(quoted, keys)).limit(0)
     return reduce(DataFrame.unionByName, named, nothing).distinct().localCheckpoint()

@@ -113,11 +113,11 @@ class Lake:
 
     def silver(self, topic: str) -> list[SilverTarget]:
         """The silver tables of a topic, in the order of the settings."""
-        found = []
-        for number, one in enumerate(self.storage_of(topic)):
-            name = f"{topic}@{one.kind}" if number else topic
-            found.append(SilverTarget(name, topic, one, self.path("silver", name), self.path("side", name)))
-        return found
+        targets = []
+        for number, storage in enumerate(self.storage_of(topic)):
+            name = f"{topic}@{storage.kind}" if number else topic
+            targets.append(SilverTarget(name, topic, storage, self.path("silver", name), self.path("side", name)))
+        return targets
 
     def silver_tables(self, topics: Iterable[str]) -> dict[str, SilverTarget]:
         """The tables of several topics, by name; see `silver`."""
@@ -243,9 +243,9 @@ def _table(
             deletion_vectors=wanted.deletion_vectors,
             properties=wanted.properties,
         )
-        found = delta.partitioned_by()
-        if found is not None and found != tuple(field.name for field in wanted.partitions):
-            raise _mismatch(path, f"a delta table with the partitions ({', '.join(found)})", wanted, todo)
+        partitions = delta.partitioned_by()
+        if partitions is not None and partitions != tuple(field.name for field in wanted.partitions):
+            raise _mismatch(path, f"a delta table with the partitions ({', '.join(partitions)})", wanted, todo)
         return delta
     if not has_hudi():
         raise InstallationError(
@@ -265,7 +265,7 @@ def _table(
     return hudi
 
 
-def _mismatch(path: str, found: str, wanted: StorageConfig, todo: str) -> ConfigError:
+def _mismatch(path: str, existing: str, wanted: StorageConfig, todo: str) -> ConfigError:
     by = f"partitioned by ({', '.join(wanted.partition_by)})" if wanted.partition_by else None
     name = " ".join(filter(None, (wanted.format, wanted.type, by)))
-    return ConfigError(path, f"the folder has {found}, but the settings ask for {name}", todo)
+    return ConfigError(path, f"the folder has {existing}, but the settings ask for {name}", todo)

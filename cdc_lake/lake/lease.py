@@ -186,8 +186,8 @@ class Lease:
 
     def _files(self) -> dict[str, int]:
         """The lease's files and their numbers, including incomplete files of killed runs."""
-        found = (_FILE.fullmatch(name) for name in self._storage.names_with_drafts(self._folder))
-        return {file[0]: int(file[1]) for file in found if file}
+        matches = (_FILE.fullmatch(name) for name in self._storage.names_with_drafts(self._folder))
+        return {file[0]: int(file[1]) for file in matches if file}
 
     def _file(self, number: int) -> str:
         return f"{self._folder}/{number:012d}.json"

@@ -84,10 +84,10 @@ class FilesReader:
         self._files = files
 
     def bronze(self, topic: str) -> BronzeState:
-        found = newest_rows(self._files, self._lake.path("bronze", topic))
-        if found is None:
+        latest = newest_rows(self._files, self._lake.path("bronze", topic))
+        if latest is None:
             raise NeedsSparkError
-        newest, rows = found
+        newest, rows = latest
         return BronzeState(newest.table_id, newest.progress, _RowsInFiles(self._files, rows))
 
     def silver(self, target: SilverTarget) -> SilverProgress | None:
@@ -118,8 +118,8 @@ class _RowsInFiles:
     def waiting(self, reached: int) -> tuple[int, int | None]:
         is_waiting = (pc.field("batch") > reached) & (pc.field("status") == "ok")
         columns = ["batch", "status", "kafka_timestamp"]
-        found = rows_where(self._files, self._rows, is_waiting, columns, least={"batch": reached + 1})
-        times = found["kafka_timestamp"]
+        rows = rows_where(self._files, self._rows, is_waiting, columns, least={"batch": reached + 1})
+        times = rows["kafka_timestamp"]
         oldest = pc.min(times.cast(pa.timestamp("us", "UTC")).cast(pa.int64())).as_py()
         return len(times), None if oldest is None else oldest // 1000
 
@@ -127,9 +127,9 @@ class _RowsInFiles:
         columns = ["status", "value_schema", *_LOG_ORDER]
         for since in (commit - _NEAR_BATCHES, 0):
             is_of_row = (pc.field("status") == "ok") & pc.field("value_schema").is_valid() & (pc.field("batch") > since)
-            found = rows_where(self._files, self._rows, is_of_row, columns, least={"batch": since + 1})
-            if found:
-                latest_first = found.sort_by([(name, "descending") for name in _LOG_ORDER])
+            rows = rows_where(self._files, self._rows, is_of_row, columns, least={"batch": since + 1})
+            if rows:
+                latest_first = rows.sort_by([(name, "descending") for name in _LOG_ORDER])
                 fingerprint: str = latest_first["value_schema"][0].as_py()
                 return fingerprint
         return None
@@ -171,7 +171,7 @@ class _RowsBySpark:
         rows = self._rows.where((F.col("status") == "ok") & F.col("value_schema").isNotNull())
         latest = F.max_by("value_schema", F.struct(*_LOG_ORDER))
         for since in (commit - _NEAR_BATCHES, 0):
-            found: str | None = rows.where(F.col("batch") > since).agg(latest).collect()[0][0]
-            if found is not None:
-                return found
+            fingerprint: str | None = rows.where(F.col("batch") > since).agg(latest).collect()[0][0]
+            if fingerprint is not None:
+                return fingerprint
         return None

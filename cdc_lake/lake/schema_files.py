@@ -45,21 +45,21 @@ class SchemaFiles:
             DamagedFileError: its file was changed.
         """
         file = self._file(fingerprint)
-        found = WriterSchema(self._storage.read_text(file))
-        if found.fingerprint != fingerprint:
+        schema = WriterSchema(self._storage.read_text(file))
+        if schema.fingerprint != fingerprint:
             raise DamagedFileError(file, "the file's content does not match the SHA-256 in its name")
-        return found
+        return schema
 
     def look_up(self, kind: str, schema_id: str) -> Sequence[WriterSchema]:
         """The schema of an id in the registry, followed by other schemas that the id named earlier."""
         if not is_id(kind, schema_id):
             return ()
-        now, marker = self._ask(kind, schema_id), f"{self._named.name}/{kind}/{quote(schema_id, safe='')}"
+        current, marker = self._ask(kind, schema_id), f"{self._named.name}/{kind}/{quote(schema_id, safe='')}"
         known = self._storage.names(f"{self._folder}/ids/{marker}")
-        if now is not None and now.fingerprint not in known:
-            self.keep(now, marker)
-        before = sorted(set(known) - ({now.fingerprint} if now else set()))
-        return (*((now,) if now else ()), *(self.by_fingerprint(fingerprint) for fingerprint in before))
+        if current is not None and current.fingerprint not in known:
+            self.keep(current, marker)
+        before = sorted(set(known) - ({current.fingerprint} if current else set()))
+        return (*((current,) if current else ()), *(self.by_fingerprint(fingerprint) for fingerprint in before))
 
     def known(self, schema_id: str) -> Sequence[WriterSchema]:
         """The schemas that an id of any kind has named in any registry, without a request to one."""
@@ -70,14 +70,14 @@ class SchemaFiles:
             for kind in names(f"{ids}/{registry}")
             if is_id(kind, schema_id)
         ]
-        found = {fingerprint for kind in kinds for fingerprint in names(f"{kind}/{quote(schema_id, safe='')}")}
-        return [self.by_fingerprint(fingerprint) for fingerprint in sorted(found)]
+        fingerprints = {fingerprint for kind in kinds for fingerprint in names(f"{kind}/{quote(schema_id, safe='')}")}
+        return [self.by_fingerprint(fingerprint) for fingerprint in sorted(fingerprints)]
 
     def known_ids(self) -> set[str]:
         """The ids of all kinds that have meant a schema."""
         names, ids = self._storage.names, f"{self._folder}/ids"
         kinds = [f"{ids}/{name}/{kind}" for name in names(ids) if name != _EMBEDDED for kind in names(f"{ids}/{name}")]
-        return {unquote(one) for kind in (f"{ids}/{_EMBEDDED}", *kinds) for one in names(kind)}
+        return {unquote(name) for kind in (f"{ids}/{_EMBEDDED}", *kinds) for name in names(kind)}
 
     def embedded(self, name: str) -> WriterSchema | None:
         """The schema embedded in records under this name, if it is stored."""
@@ -100,19 +100,19 @@ class SchemaFiles:
         Returns:
             These files -> whether the registry still has the schema.
         """
-        ids, found = f"{self._folder}/ids/{self._named.name}", dict[str, bool]()
+        ids, in_registry = f"{self._folder}/ids/{self._named.name}", dict[str, bool]()
         for kind in self._storage.names(ids):
             for schema_id in self._storage.names(f"{ids}/{kind}"):
                 for fingerprint in self._storage.names(f"{ids}/{kind}/{schema_id}"):
                     file = self._file(fingerprint)
-                    if found.get(file) or self._is_whole(fingerprint):
+                    if in_registry.get(file) or self._is_whole(fingerprint):
                         continue
                     schema = self._ask(kind, unquote(schema_id))
-                    found[file] = schema is not None and schema.fingerprint == fingerprint
-                    if schema is not None and found[file]:
+                    in_registry[file] = schema is not None and schema.fingerprint == fingerprint
+                    if schema is not None and in_registry[file]:
                         self._storage.remove(file)
                         self.keep(schema)
-        return found
+        return in_registry
 
     def _is_whole(self, fingerprint: str) -> bool:
         try:
@@ -128,7 +128,7 @@ class SchemaFiles:
         Raises:
             InfrastructureError: it has none of them.
         """
-        if not asked or any(self._ask(*one) for one in asked):
+        if not asked or any(self._ask(*kind_and_id) for kind_and_id in asked):
             return
         ids = f"{self._folder}/ids/{self._named.name}"
         for kind in self._storage.names(ids):

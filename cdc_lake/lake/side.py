@@ -69,9 +69,9 @@ class SideTable:
             DamagedFileError: the pinned version is missing.
         """
         entries = entries.localCheckpoint()
-        found = entries.select("kind", DELETE).distinct().collect()
-        kinds = {row["kind"] for row in found if not row[DELETE]}
-        if not (kinds if pin is None else found):
+        changes = entries.select("kind", DELETE).distinct().collect()
+        kinds = {row["kind"] for row in changes if not row[DELETE]}
+        if not (kinds if pin is None else changes):
             return pin
         head = self._newest(pin)
         is_merge = pin is not None and pin.version == head and at_ms - pin.swept_ms < DAY_MS and self._can_merge(pin)
@@ -151,8 +151,8 @@ class SideTable:
 
     def _check_files(self, pin: SidePin, entries: DataFrame) -> None:
         """Check that an older version's files were not vacuumed, which a scan would report much later."""
-        there = Storage(self._spark).names(self.path)
-        if {file.rpartition("/")[2] for file in entries.inputFiles()} - set(there):
+        names = Storage(self._spark).names(self.path)
+        if {file.rpartition("/")[2] for file in entries.inputFiles()} - set(names):
             raise self._lost(f"files of version {pin.version} were vacuumed")
 
     @contextmanager

@@ -193,8 +193,8 @@ def rule(column: SourceColumn, stored: DataType) -> Rule | None:
         return None
     element = stored.elementType if isinstance(stored, ArrayType) else stored
     is_enum = column.kind == "e" and element.typeName() == "string"
-    found = _TEXT if is_enum else _RULES.get((column.type, element.typeName()))
-    return _array(found) if found and column.is_array else found
+    element_rule = _TEXT if is_enum else _RULES.get((column.type, element.typeName()))
+    return _array(element_rule) if element_rule and column.is_array else element_rule
 
 
 def _array(element: Rule) -> Rule:
@@ -205,11 +205,11 @@ def _array(element: Rule) -> Rule:
     )
 
     def read(text: str) -> object:
-        several = text.startswith(_DIMENSIONS)
+        has_dimensions = text.startswith(_DIMENSIONS)
         values = tuple(
             None if part is None else element.read(part) for part in split_texts(text.removeprefix(_DIMENSIONS))
         )
-        return (values,) if several else values
+        return (values,) if has_dimensions else values
 
     return Rule(
         f"CASE WHEN array_ndims({{c}}) > 1 THEN '{_DIMENSIONS}' || {parts} WHEN {{c}} IS NOT NULL THEN {parts} END",
@@ -280,7 +280,7 @@ class Shared:
     @property
     def has_number_as_key(self) -> bool:
         """Whether keys are single integers, which are compared as numbers."""
-        (first, *more) = (one.column for one in self.key)
+        (first, *more) = (part.column for part in self.key)
         return not more and not first.is_array and first.type in ("int2", "int4", "int8")
 
     def key_values(self, key: Key) -> dict[str, str]:
@@ -297,8 +297,8 @@ class Shared:
 
     def _parts(self, key: Key) -> Iterator[tuple[SourceColumn, object]]:
         texts = split_texts(key) if len(self.key) > 1 and isinstance(key, str) else (str(key),)
-        for one, text in zip(self.key, texts, strict=True):
-            yield one.column, None if text is None else one.rule.read(text)
+        for part, text in zip(self.key, texts, strict=True):
+            yield part.column, None if text is None else part.rule.read(text)
 
 
 def shared_columns(
@@ -317,19 +317,19 @@ def shared_columns(
     """
     compared: list[SharedColumn] = []
     reasons: dict[str, str] = {}
-    others = {field.name for field in silver} - SILVER_META.keys()
+    unmatched = {field.name for field in silver} - SILVER_META.keys()
     for column in table.columns:
         fields = [silver[name] for name in columns_in_silver(column.lake_name)]
-        others.difference_update(field.name for field in fields)
+        unmatched.difference_update(field.name for field in fields)
         rules = {field.name: rule(column, field.dataType) for field in fields if column.is_sent}
-        known = {name: found for name, found in rules.items() if found}
+        known = {name: column_rule for name, column_rule in rules.items() if column_rule}
         # The source's text of a value must not depend on the column of silver that has it.
-        if known and len(known) == len(fields) and len({found.source for found in known.values()}) == 1:
+        if known and len(known) == len(fields) and len({column_rule.source for column_rule in known.values()}) == 1:
             compared.append(SharedColumn(column, known))
         else:
             reasons[column.name] = _reason(table, column, fields)
-    reasons |= dict.fromkeys(sorted(others), "the source does not have it")
-    key = [one for one in compared if not one.rules.keys().isdisjoint(keys)]
+    reasons |= dict.fromkeys(sorted(unmatched), "the source does not have it")
+    key = [shared_column for shared_column in compared if not shared_column.rules.keys().isdisjoint(keys)]
     if not key or len(key) < len(keys):
         raise UnsupportedError(
             table.place,

@@ -87,32 +87,32 @@ def differing_ranges(source: SplitSource, silver: SumSilver, rows: int) -> Range
         source, silver: the sides.
         rows: number of rows in the source.
     """
-    found = RangeComparison(differing=[Range(None, None)], differing_rows=rows)
+    comparison = RangeComparison(differing=[Range(None, None)], differing_rows=rows)
     size, smaller = math.inf, _size(rows)
-    while found.differing and smaller <= size / 2:
+    while comparison.differing and smaller <= size / 2:
         size = smaller
-        parents = RangeBuckets.of(found.differing)
+        parents = RangeBuckets.of(comparison.differing)
         split = source(parents, smaller)
         parts = [
             part
-            for one, number in zip(found.differing, parents.numbers, strict=True)
-            for part in _parts(one, split.get(number, ()))
+            for parent, number in zip(comparison.differing, parents.numbers, strict=True)
+            for part in _parts(parent, split.get(number, ()))
         ]
-        children = RangeBuckets.of([one for one, _ in parts])
+        children = RangeBuckets.of([key_range for key_range, _ in parts])
         sums = silver(children)
         both = [
-            (one, here, sums.get(number, Summary()))
-            for (one, here), number in zip(parts, children.numbers, strict=True)
+            (key_range, here, sums.get(number, Summary()))
+            for (key_range, here), number in zip(parts, children.numbers, strict=True)
         ]
-        if not found.compared:
-            found.source_rows = sum(here.rows for _, here, _ in both)
-            found.silver_rows = sum(there.rows for _, _, there in both)
-        found.compared += len(both)
-        different = [(one, here, there) for one, here, there in both if here != there]
-        found.differing = [one for one, _, _ in different]
-        found.differing_rows = sum(max(here.rows, there.rows) for _, here, there in different)
+        if not comparison.compared:
+            comparison.source_rows = sum(here.rows for _, here, _ in both)
+            comparison.silver_rows = sum(there.rows for _, _, there in both)
+        comparison.compared += len(both)
+        different = [(key_range, here, there) for key_range, here, there in both if here != there]
+        comparison.differing = [key_range for key_range, _, _ in different]
+        comparison.differing_rows = sum(max(here.rows, there.rows) for _, here, there in different)
         smaller = _size(sum(here.rows for _, here, _ in different))
-    return found
+    return comparison
 
 
 def _size(rows: int) -> int:
@@ -120,13 +120,13 @@ def _size(rows: int) -> int:
     return max(ROWS_PER_RANGE, math.ceil(rows / MAX_RANGES))
 
 
-def _parts(one: Range, found: Sequence[tuple[Key, Summary]]) -> list[tuple[Range, Summary]]:
+def _parts(whole: Range, parts: Sequence[tuple[Key, Summary]]) -> list[tuple[Range, Summary]]:
     """A range in parts; the first part begins where the range begins."""
-    if not found:
-        return [(one, Summary())]
-    lows = [one.low, *(low for low, _ in found[1:])]
-    highs = [*lows[1:], one.high]
-    return [(Range(low, high), part) for low, high, (_, part) in zip(lows, highs, found, strict=True)]
+    if not parts:
+        return [(whole, Summary())]
+    lows = [whole.low, *(low for low, _ in parts[1:])]
+    highs = [*lows[1:], whole.high]
+    return [(Range(low, high), part) for low, high, (_, part) in zip(lows, highs, parts, strict=True)]
 
 
 class TextRow(NamedTuple):
@@ -208,24 +208,24 @@ class Differences:
 
     def _compare_values(self, here: TextRow, there: TextRow) -> None:
         changed = []
-        for one, source, lake in zip(self.shared.others, here.texts, there.texts, strict=True):
+        for shared_column, source, lake in zip(self.shared.others, here.texts, there.texts, strict=True):
             if source == lake:
                 continue
-            loss = self._loss(one, source, lake, there.unavailable)
+            loss = self._loss(shared_column, source, lake, there.unavailable)
             if loss is None:
-                changed.append(one.column.name)
+                changed.append(shared_column.column.name)
             else:
                 self.losses[loss] += 1
         if changed:
             self._add(RowDifference("changed", here.key, tuple(changed)))
 
     def _loss(
-        self, one: SharedColumn, source: str | None, lake: str | None, unavailable: tuple[str, ...]
+        self, shared_column: SharedColumn, source: str | None, lake: str | None, unavailable: tuple[str, ...]
     ) -> str | None:
-        if lake is None and not one.rules.keys().isdisjoint(unavailable):
+        if lake is None and not shared_column.rules.keys().isdisjoint(unavailable):
             return NEVER_THERE
-        here, there = (None if text is None else one.rule.read(text) for text in (source, lake))
-        return self.shared.table.loss(Cell(one.column.name, here, there))
+        here, there = (None if text is None else shared_column.rule.read(text) for text in (source, lake))
+        return self.shared.table.loss(Cell(shared_column.column.name, here, there))
 
     def _add(self, difference: RowDifference) -> None:
         self.counts[difference.kind] += 1

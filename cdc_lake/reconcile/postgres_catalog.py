@@ -207,8 +207,8 @@ def _changed_value_loss(column: SourceColumn, source: Any, lake: Any) -> str | N
     if len(lake) != len(source):
         return None
     parts = [(here, there) for here, there in zip(source, lake, strict=True) if here != there]
-    found = [_changed_element_loss(column.type, here, there, in_array=True) for here, there in parts]
-    return found[0] if found and None not in found else None
+    losses = [_changed_element_loss(column.type, here, there, in_array=True) for here, there in parts]
+    return losses[0] if losses and None not in losses else None
 
 
 def _changed_element_loss(kind: str, source: Any, lake: Any, *, in_array: bool) -> str | None:
@@ -286,14 +286,14 @@ ORDER BY n.nspname, c.relname, a.attnum
 
 def read_tables(source: psycopg.Connection) -> list[SourceTable]:
     """Read all tables in all schemas of a database, with the `trouble` of tables that cannot be captured."""
-    columns: dict[tuple[str, str], list[SourceColumn]] = {}
+    by_table: dict[tuple[str, str], list[SourceColumn]] = {}
     problems: dict[tuple[str, str], str | None] = {}
     for schema, name, is_logged, is_immediate, *column in source.execute(_TABLES):
-        columns.setdefault((schema, name), []).append(SourceColumn(*column))
+        by_table.setdefault((schema, name), []).append(SourceColumn(*column))
         problems[schema, name] = (
             "it is not logged" if not is_logged else None if is_immediate else "its primary key is deferrable"
         )
-    tables = [SourceTable(*place, tuple(found), _problem(found, problems[place])) for place, found in columns.items()]
+    tables = [SourceTable(*key, tuple(columns), _problem(columns, problems[key])) for key, columns in by_table.items()]
     topics = Counter(table.topic("") for table in tables)
     return [
         replace(table, trouble="another table has the same topic") if topics[table.topic("")] > 1 else table

@@ -92,8 +92,8 @@ def lsn_of_source(connection: psycopg.Connection[Any]) -> int:
         "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END"
         " - '0/0'::pg_lsn"
     )
-    ((found,),) = connection.execute(query).fetchall()
-    return int(found)
+    ((lsn,),) = connection.execute(query).fetchall()
+    return int(lsn)
 
 
 class SourceRows:
@@ -107,8 +107,8 @@ class SourceRows:
     def __init__(self, connection: psycopg.Connection[Any], shared: Shared) -> None:
         self._connection = connection
         self._table = _escaped(shared.table.qualified)
-        key = [_text_in_source(one) for one in shared.key]
-        self._texts = [_text_in_source(one) for one in shared.others]
+        key = [_text_in_source(shared_column) for shared_column in shared.key]
+        self._texts = [_text_in_source(shared_column) for shared_column in shared.others]
         if shared.has_number_as_key:
             self._key, self._type = _escaped(sql.Identifier(shared.key[0].column.name).as_string()), "int8[]"
         else:
@@ -135,10 +135,10 @@ class SourceRows:
                 WHERE bucket = ANY(%(numbers)s)
             ) AS numbered
             GROUP BY bucket, part ORDER BY bucket, part"""
-        found: dict[int, list[tuple[Key, Summary]]] = {}
+        parts: dict[int, list[tuple[Key, Summary]]] = {}
         for number, low, rows, *sums in self._stream(query, {"size": size, **_parameters(buckets)}):
-            found.setdefault(number, []).append((low, Summary(rows, tuple(sums))))
-        return found
+            parts.setdefault(number, []).append((low, Summary(rows, tuple(sums))))
+        return parts
 
     def rows(self, buckets: RangeBuckets) -> Iterator[TextRow]:
         """Stream the rows of some ranges in key order."""
@@ -168,8 +168,8 @@ def _parameters(buckets: RangeBuckets) -> dict[str, Any]:
     return {"bounds": list(buckets.bounds), "numbers": list(buckets.numbers)}
 
 
-def _text_in_source(one: SharedColumn) -> str:
-    return _escaped(one.rule.source.replace("{c}", sql.Identifier(one.column.name).as_string()))
+def _text_in_source(shared_column: SharedColumn) -> str:
+    return _escaped(shared_column.rule.source.replace("{c}", sql.Identifier(shared_column.column.name).as_string()))
 
 
 def _escaped(text: str) -> str:
@@ -179,8 +179,8 @@ def _escaped(text: str) -> str:
 
 def lsn_of_silver(rows: DataFrame) -> int | None:
     """The highest position in Postgres's log of the changes in a silver table, including deletes."""
-    ((found,),) = rows.agg(F.max(F.col(_POSITION)[0])).collect()
-    return None if found is None else int(found)
+    ((lsn,),) = rows.agg(F.max(F.col(_POSITION)[0])).collect()
+    return None if lsn is None else int(lsn)
 
 
 class SilverRows:
@@ -203,8 +203,8 @@ class SilverRows:
     def sum(self, buckets: RangeBuckets) -> Mapping[int, Summary]:
         """See `comparison.SumSilver`."""
         parts = (F.conv(F.substring("digest", at, 8), 16, 10).cast("bigint") for at in (1, 9, 17, 25))
-        found = self._in(self._digests, buckets).groupBy("bucket").agg(F.count("*"), *map(F.sum, parts))
-        return {number: Summary(rows, tuple(sums)) for number, rows, *sums in found.collect()}
+        by_bucket = self._in(self._digests, buckets).groupBy("bucket").agg(F.count("*"), *map(F.sum, parts))
+        return {number: Summary(rows, tuple(sums)) for number, rows, *sums in by_bucket.collect()}
 
     def rows(self, buckets: RangeBuckets, number: int) -> Iterator[TextRow]:
         """Stream the rows of some ranges in key order, about a thousand at a time.
@@ -219,8 +219,8 @@ class SilverRows:
 
     def rows_of(self, keys: Sequence[Key]) -> Iterator[TextRow]:
         """The rows of these keys, in key order."""
-        found = self._texts.where(F.col("key").isin(list(keys))).collect()
-        return iter(sorted(map(_text_row, found), key=lambda row: row.key))
+        rows = self._texts.where(F.col("key").isin(list(keys))).collect()
+        return iter(sorted(map(_text_row, rows), key=lambda row: row.key))
 
     def _in(self, rows: DataFrame, buckets: RangeBuckets) -> DataFrame:
         numbered = rows.withColumn("bucket", self._bucket(buckets.bounds))
@@ -232,17 +232,17 @@ class SilverRows:
         if not bounds:
             return F.lit(0)
         # One JSON literal: Spark takes long to plan a thousand literals.
-        there = F.from_json(F.lit(json.dumps(list(bounds))), f"array<{self._type}>")
+        sorted_bounds = F.from_json(F.lit(json.dumps(list(bounds))), f"array<{self._type}>")
         steps = F.array(*(F.lit(1 << bit) for bit in reversed(range(len(bounds).bit_length()))))
         return F.aggregate(
             steps,
             F.lit(0),
-            lambda at, step: F.when(F.get(there, at + step - 1) <= F.col("key"), at + step).otherwise(at),
+            lambda at, step: F.when(F.get(sorted_bounds, at + step - 1) <= F.col("key"), at + step).otherwise(at),
         )
 
 
-def _text_in_silver(one: SharedColumn) -> Column:
-    return F.coalesce(*(rule.silver(F.col(quoted(name))) for name, rule in one.rules.items()))
+def _text_in_silver(shared_column: SharedColumn) -> Column:
+    return F.coalesce(*(rule.silver(F.col(quoted(name))) for name, rule in shared_column.rules.items()))
 
 
 def _text_row(row: Sequence[object]) -> TextRow:

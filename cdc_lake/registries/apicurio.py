@@ -82,28 +82,28 @@ class ApicurioRegistry:
 
     def subjects(self) -> list[str]:
         parameter, name = ("groupId", "artifactId") if self._is_newest else ("group", "id")
-        found = self._listed("search/artifacts", "artifacts", f"{parameter}=default&")
-        return sorted(self._part(artifact, name) for artifact in found)
+        artifacts = self._listed("search/artifacts", "artifacts", f"{parameter}=default&")
+        return sorted(self._part(artifact, name) for artifact in artifacts)
 
     def versions(self, subject: str) -> list[str]:
-        return [str(self._part(found, "version")) for found in self._versions(subject)]
+        return [str(self._part(version, "version")) for version in self._versions(subject)]
 
     def version(self, subject: str, number: str | None = None) -> SubjectVersion | None:
-        there = {str(self._part(found, "version")): found for found in self._versions(subject)}
-        newest = next(reversed(there), None)
-        found = there.get(number or newest or "")
-        if found is None:
+        versions = {str(self._part(version, "version")): version for version in self._versions(subject)}
+        newest = next(reversed(versions), None)
+        metadata = versions.get(number or newest or "")
+        if metadata is None:
             return None
-        text = self._content(f"{_artifact(subject)}/versions/{quote(str(found['version']), safe='')}", "artifact")
-        return None if text is None else self._numbered(found, text)
+        text = self._content(f"{_artifact(subject)}/versions/{quote(str(metadata['version']), safe='')}", "artifact")
+        return None if text is None else self._numbered(metadata, text)
 
     def level(self, subject: str) -> Level:
         group = ["groups/default/rules"] if self._is_newest else []
         for rules in (f"{_artifact(subject)}/rules", *group, "admin/rules"):
             rule = self._http.get_json(f"{self._base}/{rules}/{_COMPATIBILITY}")
             if rule is not None:
-                found: Level = self._part(rule, "config")
-                return found
+                level: Level = self._part(rule, "config")
+                return level
         return "NONE"
 
     def set_level(self, subject: str, level: Level) -> None:
@@ -139,24 +139,24 @@ class ApicurioRegistry:
 
     def _versions(self, subject: str) -> list[dict[str, Any]]:
         """An artifact's versions, oldest first."""
-        found = self._listed(f"{_artifact(subject)}/versions", "versions")
-        return sorted(found, key=lambda version: int(self._part(version, "globalId")))
+        versions = self._listed(f"{_artifact(subject)}/versions", "versions")
+        return sorted(versions, key=lambda version: int(self._part(version, "globalId")))
 
-    def _listed(self, path: str, what: str, query: str = "") -> list[dict[str, Any]]:
+    def _listed(self, path: str, member: str, query: str = "") -> list[dict[str, Any]]:
         """All pages of a listing; empty for 404."""
-        found: list[dict[str, Any]] = []
+        entries: list[dict[str, Any]] = []
         while True:
-            page = self._http.get_json(f"{self._base}/{path}?{query}limit={_PAGE}&offset={len(found)}")
-            listed = [] if page is None else self._part(page, what)
-            found.extend(listed)
+            page = self._http.get_json(f"{self._base}/{path}?{query}limit={_PAGE}&offset={len(entries)}")
+            listed = [] if page is None else self._part(page, member)
+            entries.extend(listed)
             if len(listed) < _PAGE:
-                return found
+                return entries
 
-    def _numbered(self, found: dict[str, Any], text: str) -> SubjectVersion:
+    def _numbered(self, metadata: dict[str, Any], text: str) -> SubjectVersion:
         kind: Literal["contentId", "globalId"] = "contentId" if self._is_newest else "globalId"
         if self._ids != "auto":
             kind = "contentId" if self._ids == "content" else "globalId"
-        return SubjectVersion(str(self._part(found, "version")), text, kind, int(self._part(found, kind)))
+        return SubjectVersion(str(self._part(metadata, "version")), text, kind, int(self._part(metadata, kind)))
 
     def _messages(self, status: int, answer: Any, path: str) -> list[str]:
         """The registry's reasons for rejecting a text."""

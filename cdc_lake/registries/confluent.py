@@ -82,14 +82,14 @@ class ConfluentRegistry:
         return [str(number) for number in self._list(f"{self._path(subject)}/versions", int)]
 
     def version(self, subject: str, number: str | None = None) -> SubjectVersion | None:
-        found = self._http.get_json(f"{self._path(subject)}/versions/{number or 'latest'}")
-        return None if found is None else self._numbered(found, self._text(found))
+        answer = self._http.get_json(f"{self._path(subject)}/versions/{number or 'latest'}")
+        return None if answer is None else self._numbered(answer, self._text(answer))
 
     def level(self, subject: str) -> Level:
         for path in (f"config/{_quoted(self._in_context(subject))}", "config"):
-            found = self._http.get_json(path)
-            if found is not None:
-                return cast(Level, self._part(found, "compatibilityLevel", str))
+            answer = self._http.get_json(path)
+            if answer is not None:
+                return cast(Level, self._part(answer, "compatibilityLevel", str))
         return "NONE"
 
     def set_level(self, subject: str, level: Level) -> None:
@@ -102,14 +102,14 @@ class ConfluentRegistry:
         answer = self._send(subject, f"compatibility/{self._path(subject)}/versions?verbose=true", text)
         if answer is None or self._part(answer, "is_compatible", bool):
             return None
-        return [str(one) for one in answer.get("messages") or []]
+        return [str(message) for message in answer.get("messages") or []]
 
     def register(self, subject: str, text: str) -> SubjectVersion:
         self._send(subject, f"{self._path(subject)}/versions", text)
-        found = self._send(subject, self._path(subject), text)
-        if found is None:
+        answer = self._send(subject, self._path(subject), text)
+        if answer is None:
             raise self._endpoint.unavailable_error(f"it lacks the schema of {subject} that was just registered")
-        return self._numbered(found, text)
+        return self._numbered(answer, text)
 
     def _in_context(self, subject: str) -> str:
         return f"{self._context}{subject}"
@@ -117,25 +117,25 @@ class ConfluentRegistry:
     def _path(self, subject: str) -> str:
         return f"subjects/{_quoted(self._in_context(subject))}"
 
-    def _numbered(self, found: Any, text: str) -> SubjectVersion:
-        version, schema_id = (self._part(found, name, int) for name in ("version", "id"))
+    def _numbered(self, answer: Any, text: str) -> SubjectVersion:
+        version, schema_id = (self._part(answer, name, int) for name in ("version", "id"))
         return SubjectVersion(str(version), text, "id", schema_id)
 
     def _look_up(self, path: str) -> RegisteredSchema | None:
-        found = self._http.get_json(path)
-        if found is None:
+        answer = self._http.get_json(path)
+        if answer is None:
             return None
-        text = self._text(found)
-        schema_type = found.get("schemaType") or "AVRO"
+        text = self._text(answer)
+        schema_type = answer.get("schemaType") or "AVRO"
         if schema_type != "AVRO":
             return RegisteredSchema(text, schema_type)
-        return RegisteredSchema(self_contained(text, referenced_texts(self._references(found), self._referenced)))
+        return RegisteredSchema(self_contained(text, referenced_texts(self._references(answer), self._referenced)))
 
-    def _references(self, found: Any) -> list[tuple[str, int]]:
-        references = found.get("references") or []
+    def _references(self, answer: Any) -> list[tuple[str, int]]:
+        references = answer.get("references") or []
         if not isinstance(references, list):
             raise self._endpoint.unavailable_error("its response is not a registry's")
-        return [self._coordinates(one) for one in references]
+        return [self._coordinates(reference) for reference in references]
 
     def _coordinates(self, reference: Any) -> tuple[str, int]:
         match reference:
@@ -145,32 +145,32 @@ class ConfluentRegistry:
 
     def _referenced(self, coordinates: tuple[str, int]) -> tuple[str, list[tuple[str, int]]]:
         subject, version = coordinates
-        found = self._http.get_json(f"subjects/{_quoted(subject)}/versions/{version}?deleted=true")
-        if found is None:
+        answer = self._http.get_json(f"subjects/{_quoted(subject)}/versions/{version}?deleted=true")
+        if answer is None:
             raise self._endpoint.unavailable_error(
                 f"one of its schemas refers to version {version} of the subject {subject}, which it lacks"
             )
-        return self._text(found), self._references(found)
+        return self._text(answer), self._references(answer)
 
-    def _text(self, found: Any) -> str:
-        match found:
+    def _text(self, answer: Any) -> str:
+        match answer:
             case {"schema": str(text)}:
                 return text
         raise self._endpoint.unavailable_error("its response is not a schema: it may be another server")
 
     def _part(self, answer: Any, name: str, kind: type[T]) -> T:
-        if isinstance(answer, dict) and isinstance(found := answer.get(name), kind):
-            return found
+        if isinstance(answer, dict) and isinstance(value := answer.get(name), kind):
+            return value
         raise self._endpoint.unavailable_error("its response is not a registry's")
 
     def _list(self, path: str, kind: type[T]) -> list[T]:
         """The list at a path; empty for 404."""
-        found = self._http.get_json(path)
-        if found is None:
+        answer = self._http.get_json(path)
+        if answer is None:
             return []
-        if not isinstance(found, list) or not all(isinstance(one, kind) for one in found):
+        if not isinstance(answer, list) or not all(isinstance(item, kind) for item in answer):
             raise self._endpoint.unavailable_error("its response is not a registry's")
-        return found
+        return answer
 
     def _send(self, subject: str, path: str, text: str) -> Any:
         """Send a schema; the response's JSON, none for 404."""

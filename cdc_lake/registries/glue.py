@@ -49,8 +49,8 @@ class GlueRegistry:
 
     def _look_up(self, version: str) -> RegisteredSchema | None:
         try:
-            found = self._get(SchemaVersionId=version)
-            return RegisteredSchema(found["SchemaDefinition"], found["DataFormat"])
+            answer = self._get(SchemaVersionId=version)
+            return RegisteredSchema(answer["SchemaDefinition"], answer["DataFormat"])
         except ClientError as exc:
             code = exc.response.get("Error", {}).get("Code", "no code")
             if code == _MISSING:

@@ -127,19 +127,19 @@ class RetryPolicy:
         Raises:
             InfrastructureError: it takes too long.
         """
-        found: Future[T] = Future()
+        future: Future[T] = Future()
 
         def wait() -> None:
             try:
-                found.set_result(look_up())
+                future.set_result(look_up())
             except BaseException as exc:
-                found.set_exception(exc)
+                future.set_exception(exc)
 
         threading.Thread(target=wait, daemon=True).start()
         try:
-            return found.result(self._seconds)
+            return future.result(self._seconds)
         except TimeoutError as exc:
-            if found.done():
+            if future.done():
                 raise
             raise self._unavailable_error(f"a lookup took more than {self._seconds:g} s") from exc
 

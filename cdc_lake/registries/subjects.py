@@ -126,9 +126,9 @@ def register_compatible(subjects: Subjects, subject: str, text: str) -> SubjectV
     """
     if subject.endswith(KEY_SUFFIX):
         for number in subjects.versions(subject):
-            found = subjects.version(subject, number)
-            if found is not None and not layout_changes(subject, found, text):
-                return found
+            version = subjects.version(subject, number)
+            if version is not None and not layout_changes(subject, version, text):
+                return version
     return subjects.register(subject, text)
 
 
@@ -142,7 +142,7 @@ def incompatible_error(subject: str, problems: Sequence[str], changes: Sequence[
     reason = f"its message: {'; '.join(problems)}" if problems else "it gives no reason"
     return IncompatibleSchemaError(
         subject,
-        f"the registry rejects the schema as the next version: {''.join(f'{one}; ' for one in changes)}{reason}",
+        f"the registry rejects the schema as the next version: {''.join(f'{change}; ' for change in changes)}{reason}",
         "keep the columns' types and add or drop only nullable columns, or send to another topic",
     )
 

@@ -233,8 +233,8 @@ def _avro_type(kind: DataType, name: str, where: str) -> Any:
 
 
 def _identifier(text: str) -> str:
-    found = re.sub(r"[^A-Za-z0-9_]", "_", text)
-    return found if _NAME.fullmatch(found) else f"_{found}"
+    identifier = re.sub(r"[^A-Za-z0-9_]", "_", text)
+    return identifier if _NAME.fullmatch(identifier) else f"_{identifier}"
 
 
 def _text(content: Any) -> str:

@@ -145,8 +145,8 @@ class KafkaSink:
         try:
             self._topic.produce(records)
         except Py4JJavaError as exc:
-            if found := _CONVERSION_ERROR.search(str(exc)):
-                what = f"its schema does not allow a value of the column `{found[1]}`; the batch may be partly sent"
+            if match := _CONVERSION_ERROR.search(str(exc)):
+                what = f"its schema does not allow a value of the column `{match[1]}`; the batch may be partly sent"
                 todo = "correct the query or the handwritten schema"
                 raise IncompatibleSchemaError(f"topic {self._topic.name}", what, todo) from exc
             raise
@@ -166,8 +166,8 @@ def _count_checked(rows: DataFrame, schemas: TopicSchemas, topic: str) -> int:
     nulls = {name: _is_null(name) for name in keys}
     nulls |= {name: ~_is_gone() & _is_null(name) for name in required_fields(schemas.value) if name not in nulls}
     counts = [F.count_if(problem) for problem in nulls.values()]
-    total, *found = rows.agg(F.count("*"), *counts).collect()[0]
-    for name, number in zip(nulls, found, strict=True):
+    total, *null_counts = rows.agg(F.count("*"), *counts).collect()[0]
+    for name, number in zip(nulls, null_counts, strict=True):
         if number:
             what = f"the column `{name}` is null in {number} rows, but its field is not nullable; nothing was sent"
             raise IncompatibleSchemaError(f"topic {topic}", what, "correct the query, or make the field nullable")

@@ -121,9 +121,9 @@ class KafkaTopic:
         try:
             records.write.format("kafka").options(**options).save()
         except Py4JJavaError as exc:
-            if found := _CLIENT_ERROR.search(str(exc)):
-                is_permanent = found[1] in _PERMANENT
-                raise (self._rejection_error if is_permanent else self._unavailable_error)(found[1]) from exc
+            if match := _CLIENT_ERROR.search(str(exc)):
+                is_permanent = match[1] in _PERMANENT
+                raise (self._rejection_error if is_permanent else self._unavailable_error)(match[1]) from exc
             raise
 
     def _answer(self, asked: "Future[Any]", *, unless: int) -> Any:
@@ -166,16 +166,16 @@ def send_dead_letters(topic: KafkaTopic, rows: DataFrame) -> tuple[int, str | No
     Raises:
         ConfigError, InfrastructureError: see `KafkaTopic`.
     """
-    found = rows.agg(F.count("*").alias("n"), F.max(_dead_letter_bytes()).alias("largest")).first()
-    assert found is not None
-    if not found["n"]:
+    summary = rows.agg(F.count("*").alias("n"), F.max(_dead_letter_bytes()).alias("largest")).first()
+    assert summary is not None
+    if not summary["n"]:
         return 0, None
     topic.create(config={})
     most, setting = topic.max_bytes()
     topic.produce(dead_letters(rows, most))
-    if found["largest"] <= most:
-        return found["n"], None
-    return found["n"], (
+    if summary["largest"] <= most:
+        return summary["n"], None
+    return summary["n"], (
         f"dead letters of more than {most} bytes were sent without key, value and headers (the header {_SIZE_HEADER} "
         f"has their size): raise {setting}; bronze has the complete records"
     )

@@ -138,9 +138,9 @@ class FileRows:
                 f"the registry's `{self._topic}-key` has the column {missing[0]}, which the files' rows lack",
                 "set `merge.keys` of the table to its key columns",
             )
-        found = {name: F.coalesce(*(place[name] for place in places)) for name in key_fields}
-        is_whole = [found[name].isNotNull() for name, kind in key_fields.items() if not is_nullable(kind)]
-        encoded = to_avro(F.struct(*(column.alias(name) for name, column in found.items())), schema)
+        key_columns = {name: F.coalesce(*(place[name] for place in places)) for name in key_fields}
+        is_whole = [key_columns[name].isNotNull() for name, kind in key_fields.items() if not is_nullable(kind)]
+        encoded = to_avro(F.struct(*(column.alias(name) for name, column in key_columns.items())), schema)
         return F.when(reduce(and_, is_whole, F.lit(True)), encoded)
 
     def _places_in_json(self, key_schema: str) -> list[Column]:
@@ -151,7 +151,7 @@ class FileRows:
         either = StructType([*(StructField(image, own) for image in _IMAGES), *own])
         row = F.from_json("value", StructType([StructField("payload", either), *either]))
         inner = row["payload"]
-        return [*(one[image] for one in (inner, row) for image in _IMAGES), inner, row]
+        return [*(struct[image] for struct in (inner, row) for image in _IMAGES), inner, row]
 
 
 def _is_envelope(columns: StructType) -> bool:
@@ -201,10 +201,10 @@ class TopicFiles:
 
     def warnings(self, topic: str) -> list[str]:
         """See `TopicSource`. They name files that are not read."""
-        others = self._others.get(topic, [])
-        listed = ", ".join(others[:_LISTED]) + (", …" if len(others) > _LISTED else "")
-        what = f"{len(others)} files are not read: their names are not `{topic}+<partition>+<first offset>.avro`"
-        return [f"{what} (or .json, .parquet): {listed}"] if others else []
+        other_paths = self._others.get(topic, [])
+        listed = ", ".join(other_paths[:_LISTED]) + (", …" if len(other_paths) > _LISTED else "")
+        what = f"{len(other_paths)} files are not read: their names are not `{topic}+<partition>+<first offset>.avro`"
+        return [f"{what} (or .json, .parquet): {listed}"] if other_paths else []
 
     def topics(self) -> list[str]:
         todo = "allow the job's user to list and read it"
@@ -258,7 +258,7 @@ class TopicFiles:
             ]
             for partition, offset in offsets.items()
         }
-        return {partition: several[0].modified_ms for partition, several in holding.items() if several}
+        return {partition: matching[0].modified_ms for partition, matching in holding.items() if matching}
 
     def first_records(self, topic: str, offsets: Mapping[int, int]) -> dict[int, Identity]:
         """See `TopicSource`. A sink connector never reuses an offset."""
@@ -287,17 +287,15 @@ class TopicFiles:
         self._files.pop(topic, None)
         try:
             spans = {
-                partition: Span(
-                    several[0].start, several[-1].end or several[-1].start + self._headers.rows(several[-1])
-                )
-                for partition, several in sorted(self._listed(topic).items())
+                partition: Span(files[0].start, files[-1].end or files[-1].start + self._headers.rows(files[-1]))
+                for partition, files in sorted(self._listed(topic).items())
             }
         except CdcLakeError as error:
             return TopicLog(topic, _ID, {}, error)
         except (Py4JJavaError, PySparkException) as exc:
             return TopicLog(topic, _ID, {}, unreadable_error(f"{self._root}/{topic}", exc))
         # Spark reads whole files, even for few rows.
-        cuts = {partition: [file.start for file in several] for partition, several in self._listed(topic).items()}
+        cuts = {partition: [file.start for file in files] for partition, files in self._listed(topic).items()}
         return TopicLog(topic, _ID, spans or {0: Span(0, 0)}, cuts=cuts)
 
 

@@ -134,18 +134,18 @@ class Broker:
     def offsets_at(self, log: TopicLog, timestamp_ms: int) -> dict[int, int]:
         partitions = [TopicPartition(log.name, partition) for partition in log.partitions]
         try:
-            found = self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
+            offsets = self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
         except (KafkaException, TimeoutError) as exc:
             raise self._translated(exc) from exc
         ends = {partition: span.end for partition, span in log.partitions.items()}
-        return {p: ends[p] if (offset := found[log.name, p]) < 0 else min(offset, ends[p]) for p in log.partitions}
+        return {p: ends[p] if (offset := offsets[log.name, p]) < 0 else min(offset, ends[p]) for p in log.partitions}
 
     def timestamps_ms(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
-        return {partition: one.timestamp_ms for partition, one in self.first_records(topic, offsets).items()}
+        return {partition: identity.timestamp_ms for partition, identity in self.first_records(topic, offsets).items()}
 
     def first_records(self, topic: str, offsets: Mapping[int, int]) -> dict[int, Identity]:
         consumer = self._consumer({"queued.min.messages": 1})  # one fetch per partition is enough
-        found: dict[int, Identity] = {}
+        identities: dict[int, Identity] = {}
         left = set(offsets)
         try:
             consumer.assign([TopicPartition(topic, partition, offset) for partition, offset in offsets.items()])
@@ -160,14 +160,14 @@ class Broker:
                     continue
                 if not error:
                     timestamp_ms = record.timestamp()[1] if _fits(record) else NO_TIMESTAMP_MS
-                    found[partition] = Identity.of(_offset(record), timestamp_ms, record.key(), record.value())
+                    identities[partition] = Identity.of(_offset(record), timestamp_ms, record.key(), record.value())
                 left.remove(partition)
                 consumer.pause([TopicPartition(topic, partition)])
         except KafkaException as exc:
             raise self._translated(exc) from exc
         finally:
             consumer.close()
-        return found
+        return identities
 
     def skipped_records(self, spans: Mapping[int, Span], records: int) -> int:
         """See `TopicSource`. Gaps in Kafka's offsets are transaction markers and compacted records."""

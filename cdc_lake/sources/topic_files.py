@@ -69,23 +69,23 @@ def topic_files(
         ConfigError: two files begin at the same offset.
     """
     name = re.compile(re.escape(topic) + _NAME)
-    found: dict[int, list[TopicFile]] = {}
-    others = []
+    by_partition: dict[int, list[TopicFile]] = {}
+    other_paths = []
     for path, modified_ms in listed:
         if any(part.startswith(HIDDEN) for part in path.removeprefix(folder).split("/")):
             continue
         match = name.fullmatch(path.rpartition("/")[2])
         if match is None:
-            others.append(path)
+            other_paths.append(path)
             continue
         end = int(match["last"]) + 1 if match["last"] else None
         partition, start = int(match["partition"]), int(match["start"])
         file = TopicFile(path, partition, start, end, _ENDINGS[match["ending"]], modified_ms)
-        found.setdefault(partition, []).append(file)
-    for files in found.values():
+        by_partition.setdefault(partition, []).append(file)
+    for files in by_partition.values():
         files.sort(key=lambda file: file.start)
         _check_starts(files)
-    return found, sorted(others)
+    return by_partition, sorted(other_paths)
 
 
 def with_following(files: Sequence[TopicFile]) -> Iterable[tuple[TopicFile, int | None]]:
@@ -149,12 +149,12 @@ class FileHeaders:
         Raises:
             InfrastructureError: a file cannot be read completely.
         """
-        several = list(files)
+        all_files = list(files)
         with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-            found: dict[tuple[str, str], list[TopicFile]] = {}
-            for file, schema in zip(several, pool.map(self._schema, several), strict=True):
-                found.setdefault((file.format, schema), []).append(file)
-        return found
+            by_schema: dict[tuple[str, str], list[TopicFile]] = {}
+            for file, schema in zip(all_files, pool.map(self._schema, all_files), strict=True):
+                by_schema.setdefault((file.format, schema), []).append(file)
+        return by_schema
 
     def _schema(self, file: TopicFile) -> str:
         if file.format == "json":

@@ -92,7 +92,7 @@ BRONZE: Mapping[str, Mutation] = {
     "registry-lookups-have-no-time-limit": Mutation(
         "A registry lookup has no time limit.",
         "pytest tests/unit/test_registry_access.py::test_slow_drip_response_is_an_infrastructure_error",
-        replaced("RetryPolicy.call", "found.result(self._seconds)", by="found.result()"),
+        replaced("RetryPolicy.call", "future.result(self._seconds)", by="future.result()"),
     ),
     "replaced-records-are-not-noticed": Mutation(
         "A different record at the last offset counts as the one that bronze read.",

@@ -105,8 +105,8 @@ SILVER: Mapping[str, Mutation] = {
         "conformance truncate-sent-again --split each --deletes soft",
         replaced(
             "TableEvents.events",
-            "Event(one.kafka_position, TRUNCATE, one.order)",
-            by="Event(one.kafka_position, TRUNCATE)",
+            "Event(truncate.kafka_position, TRUNCATE, truncate.order)",
+            by="Event(truncate.kafka_position, TRUNCATE)",
         ),
     ),
     "restored-bronze-takes-silver-back": Mutation(

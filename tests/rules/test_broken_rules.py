@@ -160,27 +160,27 @@ BROKEN_MOVES: Mapping[str, Edits] = {
         "EndedLifetimes.__init__", "lifetimes.sort(key=lambda left: left.kafka_position)", by="None"
     ),
     "a lifetime without a value counts": replaced(
-        "_candidates", "found and not is_without_position(key_change)", by="not is_without_position(key_change)"
+        "_candidates", "candidates and not is_without_position(key_change)", by="not is_without_position(key_change)"
     ),
     "a change without a position takes the first value": without_operand(
         "_candidates", "not is_without_position(key_change)"
     ),
     "any lifetime of a change with a position may be meant": replaced(
-        "_candidates", "found and not is_without_position(key_change)", by="False"
+        "_candidates", "candidates and not is_without_position(key_change)", by="False"
     ),
-    "any of several values is taken": replaced("source_of", "len(found) == 1", by="found"),
+    "any of several values is taken": replaced("source_of", "len(candidates) == 1", by="candidates"),
     "equal values of two lifetimes are two": replaced(
         "_candidates", "{left.values[column]: left.id}", by="{left.id: left.id}"
     ),
     "what is not clear one step behind is not there": replaced(
-        "_candidates", "own | found", by="found | (own if len(own) == 1 else {})"
+        "_candidates", "own | candidates", by="candidates | (own if len(own) == 1 else {})"
     ),
     "only the lifetimes of the change itself are looked at": replaced(
         "_candidates", "self._candidates(column, left.moved_by, seen)", by="{}"
     ),
     "relatives of relatives are left out": replaced("connected_keys", "waiting += new", by="pass"),
     "keys without a relative are left out": replaced(
-        "connected_keys", "[(key,) for key in found]", by="[(key,) for key in found if key in moves_of]"
+        "connected_keys", "[(key,) for key in connected]", by="[(key,) for key in connected if key in moves_of]"
     ),
 }
 """In the rules of key changes."""

@@ -231,14 +231,14 @@ class Keeper:
     def _stop(self) -> None:
         """Stop Connect, then the servers that it uses; kill those that do not stop in time."""
         connect = self._kept["connect"]
-        others = [kept for kept in self._kept.values() if kept is not connect]
-        for group, seconds in (([connect], _STOP_CONNECT_SECONDS), (others, _STOP_SECONDS)):
+        servers = [kept for kept in self._kept.values() if kept is not connect]
+        for group, seconds in (([connect], _STOP_CONNECT_SECONDS), (servers, _STOP_SECONDS)):
             for kept in group:
                 kept.signal(kept.server.stop_signal)
             _await_end(group, seconds)
             for kept in group:
                 kept.signal(kept.server.last_signal)
-        _await_end(others, _LAST_SECONDS)
+        _await_end(servers, _LAST_SECONDS)
         for kept in self._kept.values():
             kept.signal(signal.SIGKILL)
             if kept.process:

@@ -155,10 +155,10 @@ def program(name: str) -> Path:
 def _is_own_folder(path: Path) -> bool:
     """Whether a path is a folder, not a link, that belongs to this user."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def _site_packages() -> Path:
