@@ -109,14 +109,14 @@ def _chosen_key_result(keys: DecodedLayouts, values: DecodedLayouts, key_columns
         return keys.chosen(_key_result)
 
     def in_value(value: DecodedLayout) -> Column | None:
-        found = key_from_row(value, key_columns) if key_columns else None
-        if not (found and key_columns):
+        key = key_from_row(value, key_columns) if key_columns else None
+        if not (key and key_columns):
             return None
         nulls = (
-            F.when(found.value[name].isNull(), f"`{name}`, a column of `merge.keys`, is null or missing")
+            F.when(key.value[name].isNull(), f"`{name}`, a column of `merge.keys`, is null or missing")
             for name in key_columns
         )
-        return _key_result(found, F.coalesce(*nulls))
+        return _key_result(key, F.coalesce(*nulls))
 
     return values.chosen(in_value)
 
@@ -177,29 +177,29 @@ def _is_control(keys: DecodedLayouts, values: DecodedLayouts) -> Column:
     )
 
 
-def _key_result(one: DecodedLayout, problem: Column | None = None) -> Column:
+def _key_result(decoded: DecodedLayout, problem: Column | None = None) -> Column:
     """The result of decoding a key, as `_KEY_RESULT_TYPE`.
 
     Args:
-        one: the decoded record.
+        decoded: the decoded record.
         problem: a problem found before.
     """
-    lost = key_problem(one.tree, one.value)
+    lost = key_problem(decoded.tree, decoded.value)
     lost = lost if problem is None else F.coalesce(problem, lost)
-    garbled = _is_garbled(one)
-    canonical = F.when(one.is_exact & ~garbled & lost.isNull(), canonical_key(one.tree, one.value))
-    return F.struct(one.is_exact, garbled, lost, canonical).cast(_KEY_RESULT_TYPE)
+    garbled = _is_garbled(decoded)
+    canonical = F.when(decoded.is_exact & ~garbled & lost.isNull(), canonical_key(decoded.tree, decoded.value))
+    return F.struct(decoded.is_exact, garbled, lost, canonical).cast(_KEY_RESULT_TYPE)
 
 
-def _value_result(one: DecodedLayout, sequence_by: str | None) -> Column:
+def _value_result(decoded: DecodedLayout, sequence_by: str | None) -> Column:
     """The result of decoding a value, as `_VALUE_RESULT_TYPE`."""
-    facts = metadata(one.tree, one.value, F.col("topic"))
-    problem = row_problem(one.tree, one.value)
-    if sequence_by and shape_of(one.tree) != "control":
-        facts, missing = _in_sequence(facts, one, sequence_by)
+    facts = metadata(decoded.tree, decoded.value, F.col("topic"))
+    problem = row_problem(decoded.tree, decoded.value)
+    if sequence_by and shape_of(decoded.tree) != "control":
+        facts, missing = _in_sequence(facts, decoded, sequence_by)
         problem = F.coalesce(problem, missing)
-    rest = problem, _misfit(one), *vars(facts).values()
-    return F.struct(one.is_exact, _is_garbled(one), *rest).cast(_VALUE_RESULT_TYPE)
+    rest = problem, _misfit(decoded), *vars(facts).values()
+    return F.struct(decoded.is_exact, _is_garbled(decoded), *rest).cast(_VALUE_RESULT_TYPE)
 
 
 def _in_sequence(facts: Metadata, value: DecodedLayout, column: str) -> tuple[Metadata, Column]:
@@ -235,18 +235,18 @@ def _in_sequence(facts: Metadata, value: DecodedLayout, column: str) -> tuple[Me
     return placed, missing
 
 
-def _is_garbled(one: DecodedLayout) -> Column:
-    found = is_garbled(one.tree, one.value)
-    return F.lit(False) if found is None else found
+def _is_garbled(decoded: DecodedLayout) -> Column:
+    garbled = is_garbled(decoded.tree, decoded.value)
+    return F.lit(False) if garbled is None else garbled
 
 
-def _misfit(one: DecodedLayout) -> Column:
+def _misfit(decoded: DecodedLayout) -> Column:
     """Which value of a row does not fit its column's type, string; null if all do. See `value_problem`."""
-    if shape_of(one.tree) == "control":
+    if shape_of(decoded.tree) == "control":
         return F.lit(None).cast("string")
-    rows = [(row_of(one.tree, one.value), row_fields(one.tree))]
-    if shape_of(one.tree) == "envelope" and "before" in fields(one.tree):
-        rows.append((before_row_of(one.tree, one.value), before_fields(one.tree)))
+    rows = [(row_of(decoded.tree, decoded.value), row_fields(decoded.tree))]
+    if shape_of(decoded.tree) == "envelope" and "before" in fields(decoded.tree):
+        rows.append((before_row_of(decoded.tree, decoded.value), before_fields(decoded.tree)))
     return value_problem([(name, tree, row[name]) for row, columns in rows for name, tree in columns.items()])
 
 
@@ -309,12 +309,12 @@ def _other_problems(key_columns: Sequence[str] | None) -> tuple[Sequence[Column]
 
 def _id_problem(side: str, schemas: Schemas) -> Column:
     named = F.col(f"{side}_reference")
-    found = by_name(schemas.problems, named, "string")
+    problem = by_name(schemas.problems, named, "string")
     if schemas.are_all:
-        return found
+        return problem
     is_other = named.isNotNull() & ~named.isin(*schemas.known, *schemas.problems)
     too_many = f"its batch has more than {MAX_IDS} schema ids, or more than {MAX_LAYOUTS} schemas in JSON"
-    return F.when(is_other, too_many).otherwise(found)
+    return F.when(is_other, too_many).otherwise(problem)
 
 
 def _ambiguity(side: str) -> Column:

@@ -99,8 +99,8 @@ def _json_reason(schema: WriterSchema, body: bytes) -> str:
         return "the text is not one JSON value"
     if schema.format == "connect" and isinstance(content, dict):
         content = content.get("payload")
-    found = _misfit(schema.tree, content, "")
-    return f"the value of `{found[0]}` is not {found[1]}" if found else "the text is not one value that fits its schema"
+    unfit = _misfit(schema.tree, content, "")
+    return f"the value of `{unfit[0]}` is not {unfit[1]}" if unfit else "the text is not one value that fits its schema"
 
 
 def _misfit(tree: Tree, value: Any, path: str) -> tuple[str, str] | None:
@@ -114,9 +114,9 @@ def _misfit(tree: Tree, value: Any, path: str) -> tuple[str, str] | None:
             inside = f"{path}." if path else ""
             parts = ((f["type"], value.get(sent_name(f)), inside + f["name"]) for f in tree["fields"])
         case "array", list():
-            parts = ((tree["items"], one, path) for one in value)
+            parts = ((tree["items"], item, path) for item in value)
         case "map", dict():
-            parts = ((tree["values"], one, path) for one in value.values())
+            parts = ((tree["values"], item, path) for item in value.values())
         case _ if not _is_json_value(tree, value):
             return path, type_name(tree)
     return next(filter(None, (_misfit(*part) for part in parts)), None)
@@ -152,13 +152,13 @@ def fields_read(schema: WriterSchema, body: bytes) -> tuple[dict[str, Any], str 
     Returns:
         The Avro values by field path, and the path of the failure; None if it reads all.
     """
-    stream, found = io.BytesIO(body), dict[str, Any]()
+    stream, values = io.BytesIO(body), dict[str, Any]()
     try:
         for path, _, value in _leaves(schema.tree, stream, ""):
-            found[path] = value
+            values[path] = value
     except _Stopped as stopped:
-        return found, stopped.path
-    return found, None
+        return values, stopped.path
+    return values, None
 
 
 class _Stopped(Exception):

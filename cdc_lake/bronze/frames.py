@@ -133,15 +133,15 @@ def _reference_columns(
             references[f"{side}_reference"] = F.lit(None).cast("string")
             continue
         data, frame, reference = F.col(side), F.col(f"{side}_framing"), F.col(f"{side}_reference")
-        found = framing.reference(data, F.col("headers"), side, frame, frames)
+        expression = framing.reference(data, F.col("headers"), side, frame, frames)
         is_json, json_problem = frame.isin(framing.JSON, framing.PAYLOAD), F.lit(None)
         if has_json:
             texts[side] = text = framing.body(data, frame, frames).cast("string")
             plain = configured == framing.JSON
             by_text = json_format.reference(text, side, plain=plain, declared=declared)
-            found = F.when(is_json, by_text).otherwise(found)
+            expression = F.when(is_json, by_text).otherwise(expression)
             json_problem = F.when(is_json & reference.isNull(), json_format.problem(text, declared))
-        references[f"{side}_reference"] = found
+        references[f"{side}_reference"] = expression
         most = F.when(is_json, _MAX_JSON_REFERENCE).otherwise(_MAX_REFERENCE)
         is_short = F.length(reference) <= most
         too_long = F.when(~is_short, F.format_string("the reference to its schema has more than %d characters", most))

@@ -40,19 +40,19 @@ def fields_by_reference(most: int) -> Column:
     """
     sets = F.collect_set(F.when(F.col("value_names").isNotNull(), F.struct("value_reference", "value_names")))
 
-    def pairs(one: Column) -> Column:
-        names = F.from_json(one["value_names"], _NAMES)
-        return F.transform(names, lambda name: F.struct(one["value_reference"].alias("reference"), name.alias("name")))
+    def pairs(item: Column) -> Column:
+        names = F.from_json(item["value_names"], _NAMES)
+        return F.transform(names, lambda name: F.struct(item["value_reference"].alias("reference"), name.alias("name")))
 
     return F.slice(F.sort_array(F.array_distinct(F.flatten(F.transform(sets, pairs)))), 1, most)
 
 
 def by_reference(pairs: Iterable[Row]) -> dict[str, set[str]]:
     """Names of fields by reference, from rows of both."""
-    found = dict[str, set[str]]()
+    names = dict[str, set[str]]()
     for row in pairs:
-        found.setdefault(row["reference"], set()).add(row["name"])
-    return found
+        names.setdefault(row["reference"], set()).add(row["name"])
+    return names
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class JsonFields:
             chosen = names.get(reference, set()).union(settings.envelope.null_means_unchanged)
             special[reference] = _special(shape, chosen, settings)
             common[reference] = sorted(chosen.difference(special[reference]))
-        return cls(common, {one: several for one, several in special.items() if several}, are_all)
+        return cls(common, {one: own_fields for one, own_fields in special.items() if own_fields}, are_all)
 
     @property
     def problems(self) -> Mapping[str, str]:
@@ -103,7 +103,7 @@ class JsonFields:
             f"it has a field beyond the {MAX_FIELDS} fields that JSON without a schema may have in a batch; those in "
             "`value.columns` count first, then the most frequent; `cdc-lake quarantine replay` lands such records"
         )
-        return {f"{one}:{_BEYOND}": why for one in self.common}
+        return {f"{reference}:{_BEYOND}": why for reference in self.common}
 
     def read_by(self, schema_id: str) -> tuple[str, list[str]]:
         """The shape that an ID of a plain reference names, and the fields with which its records are read."""
@@ -117,16 +117,16 @@ class JsonFields:
         Columns in: those of `with_references`. Columns out: the same.
         """
         reference, names = F.col("value_reference"), F.from_json("value_names", _NAMES)
-        found = reference
-        for one in self.common if not self.are_all else self.special:
-            special = _texts(self.special.get(one, ()))
+        new_reference = reference
+        for plain in self.common if not self.are_all else self.special:
+            special = _texts(self.special.get(plain, ()))
             own = F.array_intersect(names, special)
             is_beyond = F.lit(False)
             if not self.are_all:
-                is_beyond = F.size(F.array_except(names, F.concat(_texts(self.common[one]), special))) > 0
+                is_beyond = F.size(F.array_except(names, F.concat(_texts(self.common[plain]), special))) > 0
             suffix = F.when(is_beyond, _BEYOND).when(F.size(own) > 0, F.to_json(F.array_sort(own)))
-            found = F.when(reference == one, F.concat_ws(":", reference, suffix)).otherwise(found)
-        return records if found is reference else records.withColumn("value_reference", found)
+            new_reference = F.when(reference == plain, F.concat_ws(":", reference, suffix)).otherwise(new_reference)
+        return records if new_reference is reference else records.withColumn("value_reference", new_reference)
 
     def references(self, records: DataFrame, scanned: set[str], side: Side) -> set[str]:
         """The references of a batch's keys or values.
@@ -174,7 +174,7 @@ def _special(shape: str, names: Collection[str], settings: TableConfig) -> list[
 
 def _field(shape: str, name: str, settings: TableConfig) -> tuple[list[str], dict[str, Tree]]:
     """The name with which a field is read, and its column, unless it is a metadata field of a flattened row."""
-    declared = {one: kind for one, kind in settings.value.columns.items() if one == name}
+    declared = {column: kind for column, kind in settings.value.columns.items() if column == name}
     writer = WriterSchema(schema_text("json", shape=json_format.FLAT, names=[name], columns=declared))
     if shape != json_format.FLAT:
         return [name], fields(writer.tree)

@@ -84,7 +84,7 @@ def log_order(records: DataFrame, before: Mapping[int, LastRecord], *, has_tombs
         has_key_of_delete = is_paired & F.coalesce(F.col("error.code") == NO_KEY, F.lit(False))
         tombstone_of = F.when(is_paired, last["offset"])
         followed = F.when(after_quarantined, last["status"]).when(has_key_of_delete, "ok")
-    found = records.select(
+    rows = records.select(
         F.col("partition"),
         F.col("offset"),
         log_ts.alias("log_ts"),
@@ -94,7 +94,7 @@ def log_order(records: DataFrame, before: Mapping[int, LastRecord], *, has_tombs
         ((log_ts == plain) & tombstone_of.isNull() & followed.isNull()).alias("is_plain"),
         *([F.col(KNOWN_LOG_TS)] if is_reread else []),
     )
-    return found.where(F.col(KNOWN_LOG_TS).isNull()).drop(KNOWN_LOG_TS) if is_reread else found
+    return rows.where(F.col(KNOWN_LOG_TS).isNull()).drop(KNOWN_LOG_TS) if is_reread else rows
 
 
 def by_partition(values: Mapping[int, Column]) -> Column:
@@ -123,13 +123,13 @@ def with_log_order(
     log_ts = _own_log_ts(_seed(before))
     if others is None:
         return records.withColumns({"log_ts": log_ts, "tombstone_of": F.lit(None).cast("bigint")})
-    found = others.select("partition", "offset", F.col("log_ts").alias("__log_ts"), "tombstone_of", "followed")
+    positions = others.select("partition", "offset", F.col("log_ts").alias("__log_ts"), "tombstone_of", "followed")
     paired_error = error_of(
         PAIR_STAGE, "delete_quarantined", F.lit("the record before it, with the same key, is quarantined")
     )
     followed = F.col("followed")
     error = F.when(followed.isNull(), F.col("error")).when(followed != "ok", paired_error)
-    rows = records.join(found, ["partition", "offset"], "inner" if only else "left")
+    rows = records.join(positions, ["partition", "offset"], "inner" if only else "left")
     rows = rows.withColumns(
         {"log_ts": F.coalesce("__log_ts", log_ts), "status": F.coalesce(followed, "status"), "error": error}
     )
@@ -143,14 +143,14 @@ def _own_log_ts(seed: Column) -> Column:
 
 def _seed(before: Mapping[int, LastRecord]) -> Column:
     """The last record of each row's partition."""
-    known = {partition: _seed_of(one) for partition, one in before.items()}
+    known = {partition: _seed_of(record) for partition, record in before.items()}
     return by_partition(known) if known else F.lit(None).cast(_SEED_TYPE)
 
 
-def _seed_of(one: LastRecord) -> Column:
-    last = F.struct(F.lit(one.offset), F.lit(one.key), F.lit(one.op), F.lit(one.status))
-    last = last if one.offset is not None else F.lit(None)
-    return F.struct(F.lit(one.log_ts), last, F.lit(one.next_log_ts)).cast(_SEED_TYPE)
+def _seed_of(record: LastRecord) -> Column:
+    last = F.struct(F.lit(record.offset), F.lit(record.key), F.lit(record.op), F.lit(record.status))
+    last = last if record.offset is not None else F.lit(None)
+    return F.struct(F.lit(record.log_ts), last, F.lit(record.next_log_ts)).cast(_SEED_TYPE)
 
 
 def last_records(
@@ -193,7 +193,7 @@ def records_around(table: BronzeTable, generation: int, spans: Mapping[int, Span
     is_before, is_behind = is_of_it & (F.col("offset") < start), is_of_it & (F.col("offset") >= end)
     rows = table.read().where((F.col("generation") <= generation) & F.col("partition").isin(*spans))
     last = F.when(is_before, F.struct("offset", "raw_key", "op", "status"))
-    found = rows.groupBy("partition").agg(
+    ends = rows.groupBy("partition").agg(
         F.max(F.when(is_before | (F.col("generation") < generation), F.col("log_ts"))).alias("log_ts"),
         F.max_by(last, F.when(is_before, F.col("offset"))).alias("last"),
         F.min(F.when(is_behind, F.col("log_ts"))).alias("next_log_ts"),
@@ -201,5 +201,5 @@ def records_around(table: BronzeTable, generation: int, spans: Mapping[int, Span
     nothing: Sequence[Any] = (None,) * 4
     return {
         row["partition"]: replace(LastRecord(row["log_ts"], *(row["last"] or nothing)), next_log_ts=row["next_log_ts"])
-        for row in found.collect()
+        for row in ends.collect()
     }

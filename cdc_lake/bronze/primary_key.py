@@ -43,22 +43,22 @@ def primary_key(
     for reference in sorted(given):
         _add(keys, reference, given[reference])
     now = next((key for key in reversed(keys) if key.references), keys[0] if keys else None)
-    others: list[_Key] = []
+    other_keys: list[_Key] = []
     for reference in sorted(embedded):
         if not _is_added(keys, reference, embedded[reference]):
-            _add(others, reference, embedded[reference])
-    if others:
-        numbers = count([one for key in (*keys, *others) for one in key.references])
+            _add(other_keys, reference, embedded[reference])
+    if other_keys:
+        numbers = count([one for key in (*keys, *other_keys) for one in key.references])
 
         def records(key: _Key) -> int:
             return sum(numbers.get(reference, 0) for reference in key.references)
 
-        most = max(others, key=records)
+        most = max(other_keys, key=records)
         before = max(map(records, keys), default=0)
         if now is None or takes_any or records(most) >= max(MIN_RECORDS, before + 1):
             now = most
-            others = [] if takes_any else [key for key in others if key is not most]
-    return now.columns if now else {}, {one for key in others for one in key.references}
+            other_keys = [] if takes_any else [key for key in other_keys if key is not most]
+    return now.columns if now else {}, {one for key in other_keys for one in key.references}
 
 
 def _add(keys: list[_Key], reference: str, columns: Mapping[str, str]) -> None:

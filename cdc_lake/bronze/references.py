@@ -112,27 +112,27 @@ def resolve(
         look_up: looks in the registry and in the lake's schema files.
         samples: called only if a kind is not known, with the references whose schemas differ by kind.
     """
-    found = Resolution(kinds=dict(known_kinds))
+    resolution = Resolution(kinds=dict(known_kinds))
     by_kind: dict[str, list[str]] = {}
     for reference in sorted(set(references)):
         by_kind.setdefault(reference.partition(":")[0], []).append(reference)
     chosen: dict[str, Sequence[WriterSchema]] = {}
-    for kind, several in by_kind.items():
+    for kind, kind_references in by_kind.items():
         if kind not in NUMBERED:
-            chosen |= {one: look_up(kind, id_of(one)) for one in several}
+            chosen |= {one: look_up(kind, id_of(one)) for one in kind_references}
         elif kind in known_kinds or len(kinds) == 1:
             real = known_kinds.get(kind, kinds[0])
-            found.kinds[kind] = real
-            chosen |= {one: look_up(real, id_of(one)) for one in several}
+            resolution.kinds[kind] = real
+            chosen |= {one: look_up(real, id_of(one)) for one in kind_references}
         else:
-            answers = {one: {kind: look_up(kind, id_of(one)) for kind in kinds} for one in several}
+            answers = {one: {kind: look_up(kind, id_of(one)) for kind in kinds} for one in kind_references}
             unclear = [one for one, by_kind in answers.items() if _differ(by_kind)]
             id_kind, read, found_problems = _choose_id_kind(answers, names, samples(unclear) if unclear else {})
-            found.kinds |= {kind: id_kind} if id_kind else {}
+            resolution.kinds |= {kind: id_kind} if id_kind else {}
             chosen |= read
-            found.problems |= found_problems
-    _reject_foreign_schemas(chosen, names, found)
-    return found
+            resolution.problems |= found_problems
+    _reject_foreign_schemas(chosen, names, resolution)
+    return resolution
 
 
 def _differ(by_kind: Mapping[str, Sequence[WriterSchema]]) -> bool:
@@ -164,7 +164,7 @@ def _choose_id_kind(
         The kind, if all decisive references agree; reference -> its schemas; reference -> why its records are
         quarantined.
     """
-    every = [schema for by_kind in answers.values() for several in by_kind.values() for schema in several]
+    every = [schema for by_kind in answers.values() for schemas in by_kind.values() for schema in schemas]
     # If no schema is named after the topic, names do not decide. Schemas without an owner, such as a key `"long"`, say
     # nothing about that.
     is_named = any(owner_of(schema) is not None and names.fit(schema) for schema in every)
@@ -175,49 +175,49 @@ def _choose_id_kind(
         return is_own and all(reads(schema, body) for body in bodies.get(reference, ()))
 
     fitting = {
-        one: {kind: several for kind, several in by_kind.items() if any(fits(schema, one) for schema in several)}
+        one: {kind: schemas for kind, schemas in by_kind.items() if any(fits(schema, one) for schema in schemas)}
         for one, by_kind in answers.items()
     }
     votes = {next(iter(by_kind)) for by_kind in fitting.values() if len(by_kind) == 1}
     voted = next(iter(votes)) if len(votes) == 1 else None
     chosen: dict[str, Sequence[WriterSchema]] = {}
     problems: dict[str, str] = {}
-    for one, by_kind in fitting.items():
+    for schema_reference, by_kind in fitting.items():
         if _differ(by_kind):
             if voted is None:
-                problems[one] = (
-                    f"{describe_reference(one)} is a schema of this topic as {' and as '.join(by_kind)}: "
+                problems[schema_reference] = (
+                    f"{describe_reference(schema_reference)} is a schema of this topic as {' and as '.join(by_kind)}: "
                     "set `registry.ids`"
                 )
                 continue
             by_kind = {voted: by_kind[voted]} if voted in by_kind else {}
         # None fits, for example because a sample is damaged: take the voted kind, else the likeliest. Records that its
         # schema does not read are quarantined with a reason.
-        exists = {kind: several for kind, several in answers[one].items() if several}
+        exists = {kind: schemas for kind, schemas in answers[schema_reference].items() if schemas}
         likeliest = {voted: exists[voted]} if voted in exists else exists
-        chosen[one] = next(iter((by_kind or likeliest).values()), ())
+        chosen[schema_reference] = next(iter((by_kind or likeliest).values()), ())
     return voted, chosen, problems
 
 
-def _reject_foreign_schemas(chosen: Mapping[str, Sequence[WriterSchema]], names: Names, found: Resolution) -> None:
+def _reject_foreign_schemas(chosen: Mapping[str, Sequence[WriterSchema]], names: Names, resolution: Resolution) -> None:
     """Reject schemas of other tables."""
-    owned = {owner: one for several in chosen.values() for one in several if (owner := owner_of(one)) is not None}
+    owned = {owner: schema for group in chosen.values() for schema in group if (owner := owner_of(schema)) is not None}
     if not names.accepted:
         # The first schemas decide the owners: the topic, or something else.
-        first = {owner for owner, one in owned.items() if names.fit(one)} or owned.keys()
+        first = {owner for owner, schema in owned.items() if names.fit(schema)} or owned.keys()
         names = Names(names.topic, tuple(sorted(first)), names.allowed)
-    found.owners = tuple(names.accepted)
-    for reference, several in chosen.items():
-        own = tuple(schema for schema in several if names.fit(schema))
+    resolution.owners = tuple(names.accepted)
+    for reference, schemas in chosen.items():
+        own = tuple(schema for schema in schemas if names.fit(schema))
         if own:
-            found.meanings[reference] = own
-        elif several:
+            resolution.meanings[reference] = own
+        elif schemas:
             frame = reference.partition(":")[0]
-            has_kinds = frame in NUMBERED and found.kinds.get(frame) != "id"
-            found.problems[reference] = _foreign_schema(reference, several[0], has_kinds=has_kinds)
+            has_kinds = frame in NUMBERED and resolution.kinds.get(frame) != "id"
+            resolution.problems[reference] = _foreign_schema(reference, schemas[0], has_kinds=has_kinds)
         else:
             cure = ": check registry.url and registry.ids" if reference.startswith(EXT_JSON) else ""
-            found.problems[reference] = f"{describe_reference(reference)} is not in the registry{cure}"
+            resolution.problems[reference] = f"{describe_reference(reference)} is not in the registry{cure}"
 
 
 def _foreign_schema(reference: str, schema: WriterSchema, *, has_kinds: bool) -> str:
@@ -266,22 +266,22 @@ class SchemaSource:
             case "declared":
                 return self._keep(self._declared())
             case "crc":
-                return self._keep(one for one in self._declared() if _crc(one) == schema_id)
+                return self._keep(schema for schema in self._declared() if _crc(schema) == schema_id)
             case "file":
                 return [self._of_table(self._files.by_fingerprint(schema_id))]
             case json_format.PLAIN_REFERENCE:
                 return self._keep([self._plain(schema_id)])
             case json_format.CONNECT_REFERENCE:
-                found = self._files.embedded(schema_id) or self._embedded(schema_id)
-                return (self._of_table(found),)
+                embedded = self._files.embedded(schema_id) or self._embedded(schema_id)
+                return (self._of_table(embedded),)
         if is_id(kind, schema_id):
             self.asked.append((kind, schema_id))
-        return [self._of_table(one) for one in self._files.look_up(kind, schema_id)]
+        return [self._of_table(schema) for schema in self._files.look_up(kind, schema_id)]
 
     def samples(self, references: Collection[str]) -> Mapping[str, Sequence[bytes]]:
         """See `Samples`; the first and the last body of each reference that are not too large."""
         reference = F.col(f"{self._side}_reference")
-        found = (
+        rows = (
             self._records.where(reference.isin(*references))
             .select(
                 reference.alias("reference"),
@@ -293,7 +293,7 @@ class SchemaSource:
             .agg(F.min_by("body", "offset").alias("first"), F.max_by("body", "offset").alias("last"))
             .collect()
         )
-        return {row["reference"]: [bytes(row["first"]), bytes(row["last"])] for row in found}
+        return {row["reference"]: [bytes(row["first"]), bytes(row["last"])] for row in rows}
 
     def _keep(self, schemas: Iterable[WriterSchema]) -> Sequence[WriterSchema]:
         return tuple(self._of_table(self._files.keep(schema)) for schema in schemas)

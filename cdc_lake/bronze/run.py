@@ -117,7 +117,7 @@ class BronzeLayer(Layer):
 
     def work(self, run: OpenRun) -> "_BronzeWork":
         same_names = colliding(
-            run.config.catalog, "bronze", {one: "delta" for one in self.tables if is_table_name(one)}
+            run.config.catalog, "bronze", {table: "delta" for table in self.tables if is_table_name(table)}
         )
         return _BronzeWork(run, self, run.lake.schema_files(run.storage, self.registry), same_names)
 
@@ -132,8 +132,8 @@ class BronzeLayer(Layer):
         if not log.problem and not lake.holds(self.files, "bronze", done.table):
             # An empty topic gets a table, too.
             return NewData(max(count_offsets(unread(log, {})), 1))
-        found = lake.newest_bronze(self.files, done.table)
-        lag = self._lag(found.progress, done) if found else None
+        newest = lake.newest_bronze(self.files, done.table)
+        lag = self._lag(newest.progress, done) if newest else None
         return None if lag is None else NewData(lag)
 
     def _lag(self, progress: BronzeProgress, done: TableReport) -> int | None:

@@ -87,8 +87,8 @@ def scan_records(
     framed = with_frames(records, **framings, max_bytes=most, of_files=of_files)
 
     def scan(frames: Collection[str]) -> tuple[DataFrame, ScanSummary]:
-        found = with_unpacked_bytes(framed, most) if GLUE_ZLIB in frames else framed
-        return _persist(with_references(found, frames, **framings))
+        unpacked = with_unpacked_bytes(framed, most) if GLUE_ZLIB in frames else framed
+        return _persist(with_references(unpacked, frames, **framings))
 
     planned = {*COMMON, *known_frames}
     records, summary = scan(planned)
@@ -137,26 +137,26 @@ def _summarize(records: DataFrame) -> ScanSummary:
     # One more than a batch may have shows that it has too many.
     most = (limit + 1 for limit in (MAX_LAYOUTS, MAX_IDS, MAX_FIELDS))
     totals = _totals(*most, has_unpacked="unpacked_bytes" in columns, has_names="value_names" in columns)
-    found = records.groupBy("partition").agg(*totals).collect()
+    rows = records.groupBy("partition").agg(*totals).collect()
     return ScanSummary(
-        total=sum(row["total"] for row in found),
-        bytes=sum(row["bytes"] for row in found),
-        header_bytes=sum(row["header_bytes"] for row in found),
-        unpacked_bytes=sum(row["unpacked_bytes"] for row in found),
-        references={side: {one for row in found for one in row[f"{side}_reference"]} for side in SIDES},
-        fields=by_reference(one for row in found for one in row["fields"]),
-        frames={one for row in found for side in SIDES for one in row[f"{side}_framing"]},
-        tombstones=sum(row["tombstones"] for row in found),
-        first_is_tombstone={row["partition"] for row in found if row["first_is_tombstone"]},
-        last={row["partition"]: Identity.model_validate(row["last"].asDict()) for row in found if row["last"]},
+        total=sum(row["total"] for row in rows),
+        bytes=sum(row["bytes"] for row in rows),
+        header_bytes=sum(row["header_bytes"] for row in rows),
+        unpacked_bytes=sum(row["unpacked_bytes"] for row in rows),
+        references={side: {reference for row in rows for reference in row[f"{side}_reference"]} for side in SIDES},
+        fields=by_reference(pair for row in rows for pair in row["fields"]),
+        frames={frame for row in rows for side in SIDES for frame in row[f"{side}_framing"]},
+        tombstones=sum(row["tombstones"] for row in rows),
+        first_is_tombstone={row["partition"] for row in rows if row["first_is_tombstone"]},
+        last={row["partition"]: Identity.model_validate(row["last"].asDict()) for row in rows if row["last"]},
     )
 
 
 def _lowest(references: Column, most_layouts: int, most_ids: int) -> Column:
     """The lowest of the distinct references."""
-    layouts, ids = F.filter(references, _is_layout), F.filter(references, lambda one: ~_is_layout(one))
+    layouts, ids = F.filter(references, _is_layout), F.filter(references, lambda reference: ~_is_layout(reference))
     limited = ((layouts, most_layouts), (ids, most_ids))
-    return F.concat(*(F.slice(F.sort_array(several), 1, most) for several, most in limited))
+    return F.concat(*(F.slice(F.sort_array(group), 1, most) for group, most in limited))
 
 
 def _is_layout(reference: Column) -> Column:
@@ -212,7 +212,7 @@ def resolve_schemas(
         sent = fields.references(records, summary.references[side], side)
         references = _limited(records, sent, files, side)
         known_kinds = {frame: kind for of, kind in kinds.items() for s, _, frame in [of.partition(".")] if s == side}
-        found = resolve(
+        resolution = resolve(
             references,
             names=Names(topic, owners.get(side, ()), settings.envelope.record_names),
             kinds=files.kinds,
@@ -223,12 +223,12 @@ def resolve_schemas(
         is_declared = settings.wire(side).wire_format in (*DECLARED, JSON)
         if not (quarantine_unknown_ids or is_declared):
             files.check_has_content(source.asked)
-        kinds |= {f"{side}.{frame}": kind for frame, kind in found.kinds.items()}
-        owners |= {side: found.owners} if found.owners else {}
-        found.problems |= fields.problems
+        kinds |= {f"{side}.{frame}": kind for frame, kind in resolution.kinds.items()}
+        owners |= {side: resolution.owners} if resolution.owners else {}
+        resolution.problems |= fields.problems
         schemas[side] = Schemas.of(
-            found.meanings,
-            found.problems,
+            resolution.meanings,
+            resolution.problems,
             side=side,
             settings=settings,
             spark=records.sparkSession,
@@ -237,8 +237,8 @@ def resolve_schemas(
     key: Mapping[str, str] = before.key
     if settings.key_of_rows is not None:
         key_side: Side = "value" if settings.key_of_rows else "key"
-        key, others = _primary_key(records, schemas[key_side], key_side, settings, key, takes_any=takes_any_key)
-        schemas[key_side] = schemas[key_side].without(others, _other_key(key))
+        key, with_other_key = _primary_key(records, schemas[key_side], key_side, settings, key, takes_any=takes_any_key)
+        schemas[key_side] = schemas[key_side].without(with_other_key, _other_key(key))
     return ResolvedSchemas(schemas["key"], schemas["value"], fields, kinds, owners, key)
 
 
@@ -258,8 +258,8 @@ def _primary_key(
     """
     type_mapping = ColumnMapping(settings.schema_.exclude, settings.schema_.rename, settings.schema_.cast)
     given, embedded = dict[str, Mapping[str, str]](), dict[str, Mapping[str, str]]()
-    for reference, several in schemas.known.items():
-        tree = several[0].tree
+    for reference, possible_schemas in schemas.known.items():
+        tree = possible_schemas[0].tree
         if is_of_signal_table(tree) if side == "key" else shape_of(tree) == "control":
             continue
         tree = key_tree_from_row(tree, settings.merge.keys) if side == "value" else tree
@@ -268,8 +268,8 @@ def _primary_key(
 
     def count(references: Collection[str]) -> Mapping[str, int]:
         reference = F.col(f"{side}_reference")
-        found = records.where(reference.isin(*references)).groupBy(reference.alias("reference")).count()
-        return {row["reference"]: row["count"] for row in found.collect()}
+        counts = records.where(reference.isin(*references)).groupBy(reference.alias("reference")).count()
+        return {row["reference"]: row["count"] for row in counts.collect()}
 
     return primary_key(known, given, embedded, count, takes_any=takes_any)
 
@@ -290,22 +290,22 @@ def _limited(records: DataFrame, references: Collection[str], files: SchemaFiles
     """
     column = F.col(f"{side}_reference")
     layouts = {one for one in references if one.partition(":")[0] in json_format.REFERENCES}
-    found = set[str]()
-    for several, are_layouts, most in ((layouts, True, MAX_LAYOUTS), (set(references) - layouts, False, MAX_IDS)):
-        if len(several) > most:
+    limited = set[str]()
+    for group, are_layouts, most in ((layouts, True, MAX_LAYOUTS), (set(references) - layouts, False, MAX_IDS)):
+        if len(group) > most:
             is_known = (_is_layout(column) == are_layouts) & _id_of(column).isin(*files.known_ids())
             known = records.where(is_known).select(column.alias("one")).distinct().orderBy("one").limit(most).collect()
             first = {row["one"] for row in known}
-            several = first.union(sorted(several - first)[: most - len(first)])
-        found |= several
-    return found
+            group = first.union(sorted(group - first)[: most - len(first)])
+        limited |= group
+    return limited
 
 
 def _id_of(reference: Column) -> Column:
     """See `id_of`."""
     kind = F.substring_index(reference, ":", 1)
-    found = reference.substr(F.length(kind) + 2, F.length(reference))
-    return F.when(kind.isin(*NUMBERED), F.conv(found, 16, 10)).otherwise(found)
+    schema_id = reference.substr(F.length(kind) + 2, F.length(reference))
+    return F.when(kind.isin(*NUMBERED), F.conv(schema_id, 16, 10)).otherwise(schema_id)
 
 
 def decide(records: DataFrame, summary: ScanSummary, resolved: ResolvedSchemas, settings: TableConfig) -> DataFrame:

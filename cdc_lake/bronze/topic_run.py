@@ -72,8 +72,8 @@ def stored_progress(topic: TopicRun) -> BronzeProgress | None:
             f"{exc.what}: it was derived from the rows; records are missing if the topic was re-created since"
         )
     rows = topic.table.read().groupBy("generation", "partition")
-    found = rows.agg(F.max("offset").alias("offset"), F.max("log_ts").alias("log_ts"), F.max("batch").alias("batch"))
-    ends = sorted(found.collect(), key=lambda end: (end["log_ts"], end["generation"]))
+    maxima = rows.agg(F.max("offset").alias("offset"), F.max("log_ts").alias("log_ts"), F.max("batch").alias("batch"))
+    ends = sorted(maxima.collect(), key=lambda end: (end["log_ts"], end["generation"]))
     newest = max((end["generation"] for end in ends), default=0)
     reached = {end["partition"]: end["offset"] + 1 for end in ends if end["generation"] == newest}
     return BronzeProgress(
@@ -134,7 +134,7 @@ def starting_progress(
         )
     reread_to = progress.reread_to if list(offsets) == list(progress.offsets) else {}
     reached = progress.offsets.get(log.id, {})
-    last = {p: one for p, one in progress.last.items() if offsets[log.id].get(p) == reached.get(p, -1)}
+    last = {p: record for p, record in progress.last.items() if offsets[log.id].get(p) == reached.get(p, -1)}
     return progress.model_copy(update={"offsets": offsets, "gaps": gaps, "reread_to": reread_to, "last": last})
 
 
@@ -159,7 +159,7 @@ def rewritten_offsets(
     """
     spans = _changed_spans(progress, log, source, partitions)
     topic, generation = log.name, list(progress.offsets).index(log.id)
-    found = {partition: span.end for partition, span in spans.items()}
+    offsets = {partition: span.end for partition, span in spans.items()}
     left = {partition: span for partition, span in spans.items() if span.start < span.end}
     width = _NEAR_OFFSETS
     while left:
@@ -174,14 +174,14 @@ def rewritten_offsets(
         for row in ends:
             partition, same = row["partition"], row["same"]
             if same is not None and (row["other"] or 0) > same:
-                found[partition] = same + 1
+                offsets[partition] = same + 1
             elif same is None and row["known"]:
-                found[partition] = near[partition].start
+                offsets[partition] = near[partition].start
             if same is not None:
                 del left[partition]
         left = {partition: span for partition, span in left.items() if near[partition].start > span.start}
         width *= 16
-    return found
+    return offsets
 
 
 def _changed_spans(
@@ -191,9 +191,9 @@ def _changed_spans(
     reached = progress.offsets.get(log.id, {})
     cut = {p for p in partitions if log.partitions[p].end < reached.get(p, 0)}
     last = {p: progress.last[p] for p in partitions if p in progress.last and p in reached and p not in cut}
-    asked = {p: one.offset for p, one in last.items() if one.offset >= log.partitions[p].start}
-    there = source.first_records(log.name, asked) if asked else {}
-    suspect = cut | {p for p, one in there.items() if one.offset == asked[p] and one != last[p]}
+    asked = {p: record.offset for p, record in last.items() if record.offset >= log.partitions[p].start}
+    records = source.first_records(log.name, asked) if asked else {}
+    suspect = cut | {p for p, record in records.items() if record.offset == asked[p] and record != last[p]}
     return {p: Span(span.start, min(span.end, reached[p])) for p, span in log.partitions.items() if p in suspect}
 
 

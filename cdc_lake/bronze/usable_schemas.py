@@ -77,7 +77,7 @@ class Schemas:
 
     def without(self, references: Collection[str], problem: str) -> "Schemas":
         """A copy in which the records of some references are quarantined for a problem."""
-        known = {one: several for one, several in self.known.items() if one not in references}
+        known = {reference: schemas for reference, schemas in self.known.items() if reference not in references}
         return replace(self, known=known, problems={**self.problems, **dict.fromkeys(references, problem)})
 
 
@@ -88,14 +88,14 @@ def _beyond_layouts(known: Mapping[str, Sequence[WriterSchema]]) -> list[str]:
     """
     if len({schema for schemas in known.values() for schema in schemas}) <= MAX_LAYOUTS:
         return []
-    found, beyond = set[tuple[str, str, str]](), []
+    layouts, beyond = set[tuple[str, str, str]](), []
     for reference in sorted(known, key=lambda one: one.partition(":")[0] in json_format.REFERENCES):
         schemas = known[reference]
-        more = found | {layout(schema.format, schema.tree, schema.tree) for schema in schemas}
+        more = layouts | {layout(schema.format, schema.tree, schema.tree) for schema in schemas}
         if len(more) > MAX_LAYOUTS:
             beyond.append(reference)
         else:
-            found = more
+            layouts = more
     return beyond
 
 

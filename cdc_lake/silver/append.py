@@ -61,23 +61,23 @@ def ahead(table: SilverTable) -> dict[int, int]:
     """Up to which offset of each partition silver has records that bronze has yet to read again."""
     place = F.col(META)["kafka"]
     newest = F.max(F.struct(place["generation"], place["offset"])).alias("newest")
-    found = table.silver.read().groupBy(place["partition"].alias("partition")).agg(newest).collect()
+    rows = table.silver.read().groupBy(place["partition"].alias("partition")).agg(newest).collect()
     generation = len(table.landed.offsets) - 1
     return {
         partition: offset + 1
-        for partition, (silver_generation, offset) in found
+        for partition, (silver_generation, offset) in rows
         if (silver_generation, offset) >= (generation, table.landed.position.get(partition, 0))
     }
 
 
 def _derived(rows: DataFrame, derive: Mapping[str, str], table: str) -> DataFrame:
-    found = []
+    columns = []
     for name, expression in derive.items():
         where = f"{table}: merge.derive: {name}"
         if name in rows.columns:
             raise ConfigError(where, "a column of that name already exists", "use another name")
-        found.append(checked_expression(rows, expression, where).alias(name))
-    return rows.select("*", *found)
+        columns.append(checked_expression(rows, expression, where).alias(name))
+    return rows.select("*", *columns)
 
 
 def _check_types(rows: StructType, stored: StructType, derive: Mapping[str, str], table: str) -> None:

@@ -53,8 +53,8 @@ def next_batch(table: SilverTable, first: int, max_bytes: int) -> tuple[int, int
 
     def bytes_up_to(batch: int) -> int:
         """Bytes of the records of all batches up to one, if they were counted."""
-        found = table.progress_of_batch(batch) if batch else None
-        return found.bytes if found else 0
+        progress = table.progress_of_batch(batch) if batch else None
+        return progress.bytes if progress else 0
 
     if last > first:
         last = first + bisect_right(range(first + 1, last + 1), bytes_up_to(first - 1) + max_bytes, key=bytes_up_to)
@@ -94,12 +94,12 @@ class Counts:
         is_untimed = F.col("op").isin("c", "u", "d") & F.col("source_ts_ms").isNull() & F.lit(not has_sequence)
         is_insert, is_truncate = F.col("op").isin(*INSERTS), F.col("op") == TRUNCATE
         is_new_change = is_change(F.col("op"), F.col("snapshot")) & ~is_late & F.col("tombstone_of").isNull()
-        others = (is_truncate, is_edge, is_edge & is_late, is_late, is_half, is_untimed)
+        conditions = (is_truncate, is_edge, is_edge & is_late, is_late, is_half, is_untimed)
         return (
             F.count("*"),
             F.count(F.when(is_insert, 1)),
             F.count("tombstone_of"),
-            *(F.count(F.when(one, 1)) for one in others),
+            *(F.count(F.when(condition, 1)) for condition in conditions),
             schemas_and_frames(),
             F.histogram_numeric(F.when(is_new_change, F.col("source_ts_ms")), F.lit(_TIMES)),
         )
@@ -214,8 +214,8 @@ class Batch:
     def _last_key_schema(self) -> list[str]:
         """Truncates have no key: use the key schema of the events before them."""
         newest = F.max_by("key_schema", F.when(F.col("key_schema").isNotNull(), F.col("batch")))
-        found = self._landed().agg(newest).collect()
-        return [found[0][0]] if found[0][0] else []
+        rows = self._landed().agg(newest).collect()
+        return [rows[0][0]] if rows[0][0] else []
 
     def check_expectations(self, done: TableReport) -> None:
         """Count the new events that fail expectations, and find those that are rejected.
@@ -313,15 +313,15 @@ class Batch:
         """The side-table entries of the events that this batch rejects, and of events that it accepts although earlier
         batches rejected them.
         """
-        found = []
+        parts = []
         if self.rejected is not None:
-            found.append(side_entries.rejected_entries(self.rejected))
+            parts.append(side_entries.rejected_entries(self.rejected))
         if self.counts.late and self.remembers(REJECTED_ENTRY):
             entries = self._rejected_before(are_back=True)
             if self.rejected is not None:
                 entries = entries.join(self.rejected.select(KAFKA), KAFKA, "left_anti")
-            found.append(side_entries.forgotten(entries))
-        return found
+            parts.append(side_entries.forgotten(entries))
+        return parts
 
     def _rejected_before(self, *, are_back: bool) -> DataFrame:
         """The entries of events that earlier batches rejected: those that this batch replays, and judges again, or
@@ -348,17 +348,17 @@ class Batch:
 
     def warnings(self) -> list[str]:
         """What an operator should know of these events."""
-        found = []
+        warnings = []
         if self.schemas is not None:
-            found += [step.words for step in self.schemas.layout_change.steps]
+            warnings += [step.words for step in self.schemas.layout_change.steps]
             known = self.progress.defaulted if self.progress else ()
             if new := [f"`{name}`" for name in self.schemas.defaulted if name not in known]:
-                found.append(f"a null in {', '.join(new)} arrives as the column's default: {_DEFAULTS}")
+                warnings.append(f"a null in {', '.join(new)} arrives as the column's default: {_DEFAULTS}")
         if self.counts.untimed:
-            found.append(
+            warnings.append(
                 f"{self.counts.untimed} events have no source time, so only the log orders them; "
                 "set add.fields=source.ts_ms on the connector"
             )
         if ends := self.table_events.unpaired_ends:
-            found.append(f"{ends} snapshots ended whose start is not in bronze; they removed no rows")
-        return found
+            warnings.append(f"{ends} snapshots ended whose start is not in bronze; they removed no rows")
+        return warnings

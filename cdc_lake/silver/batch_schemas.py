@@ -67,8 +67,8 @@ class BatchSchemas:
     @cached_property
     def defaulted(self) -> list[str]:
         """The source columns whose nulls arrive as their default."""
-        found = {name for one in self.values for name in columns_that_lose_nulls(one.text)}
-        return sorted(name for name in found if self.layout.column_mapping.target(name) is not None)
+        names = {name for schema in self.values for name in columns_that_lose_nulls(schema.text)}
+        return sorted(name for name in names if self.layout.column_mapping.target(name) is not None)
 
     @property
     def layout(self) -> Layout:
@@ -79,9 +79,9 @@ class BatchSchemas:
     def large(self) -> dict[str, str]:
         """The columns that an event may omit, with their types."""
         nulls = self.settings.envelope.null_means_unchanged
-        sources = {source for one in self.values for source in (*self.large_in(one), *nulls)}
-        found = {name for source in sources for name in self.layout.of_source(source)} - self.layout.keys.keys()
-        return {name: kind for name, kind in self.layout.columns.items() if name in found}
+        sources = {source for schema in self.values for source in (*self.large_in(schema), *nulls)}
+        names = {name for source in sources for name in self.layout.of_source(source)} - self.layout.keys.keys()
+        return {name: kind for name, kind in self.layout.columns.items() if name in names}
 
     def large_in(self, schema: WriterSchema) -> list[str]:
         """The source columns that an event with this value schema may omit."""

@@ -43,7 +43,7 @@ def sent_columns(
     has_all = newest is not None and newest.format != "json"
     return SentColumns(
         [stored_types(key_fields(tree)) for tree in keys],
-        [stored_types(row_fields(one.tree)) for one in values],
+        [stored_types(row_fields(schema.tree)) for schema in values],
         stored_types(row_fields(newest.tree)) if newest is not None and has_all else None,
     )
 
@@ -79,9 +79,9 @@ def events(
     of_change = ("headers", "source_position", "position_domain", "source_ts_ms", "key")
     key_change = key_change_id(*map(F.col, of_change)) if has_key_changes else F.lit(None).cast("string")
     unsent = _unsent(schemas, value_layouts, key_change)
-    row = F.when(has_row, value_layouts.chosen(lambda one: _row(layout, one)))
-    uncastable = F.when(has_row, value_layouts.chosen(lambda one: _uncastable(layout, one)))
-    found = rows.select(
+    row = F.when(has_row, value_layouts.chosen(lambda decoded: _row(layout, decoded)))
+    uncastable = F.when(has_row, value_layouts.chosen(lambda decoded: _uncastable(layout, decoded)))
+    typed_events = rows.select(
         "key",
         "pk",
         *([] if is_narrow else [row.cast(struct_type(layout.columns)).alias("row")]),
@@ -93,7 +93,7 @@ def events(
         *more,
     )
     condition = settings.merge.apply_as_deletes
-    return with_deletes(found, condition, schemas.table) if condition else found
+    return with_deletes(typed_events, condition, schemas.table) if condition else typed_events
 
 
 def _decoded(
@@ -106,22 +106,22 @@ def _decoded(
     }
     rows, key_layouts = with_decoded_keys(
         bronze,
-        {one.fingerprint: (one,) for one in schemas.keys} if key_columns == () else {},
+        {schema.fingerprint: (schema,) for schema in schemas.keys} if key_columns == () else {},
         body=bodies["key"],
         named=F.col("key_schema"),
     )
     wanted = None
     if is_narrow:
-        wanted = {name for one in values for name in schemas.large_in(one)}.union(key_columns or ())
+        wanted = {name for schema in values for name in schemas.large_in(schema)}.union(key_columns or ())
         if not envelope.null_means_unchanged:
-            values = [one for one in values if not wanted.isdisjoint(row_fields(one.tree))]
-        is_checked = any(one.format != "avro" or schemas.null_columns(one) for one in values)
+            values = [schema for schema in values if not wanted.isdisjoint(row_fields(schema.tree))]
+        is_checked = any(schema.format != "avro" or schemas.null_columns(schema) for schema in values)
         if not (key_columns or is_checked):
             may_omit = may_contain_placeholder(bodies["value"], envelope.unavailable_value_placeholder)
             bodies["value"] = F.when(may_omit, bodies["value"])
     rows, value_layouts = with_decoded_values(
         rows,
-        {one.fingerprint: (one,) for one in values},
+        {schema.fingerprint: (schema,) for schema in values},
         body=bodies["value"],
         named=F.col("value_schema"),
         before=None if any(map(schemas.null_columns, values)) else key_columns,
@@ -135,8 +135,8 @@ def _primary_key(schemas: BatchSchemas, keys: DecodedLayouts, values: DecodedLay
     layout, key_columns = schemas.layout, schemas.settings.key_of_rows
 
     def of_row(value: DecodedLayout) -> Column | None:
-        found = key_from_row(value, key_columns) if key_columns else None
-        return _pk(layout, found) if found else None
+        key = key_from_row(value, key_columns) if key_columns else None
+        return _pk(layout, key) if key else None
 
     pk = keys.chosen(partial(_pk, layout)) if key_columns == () else values.chosen(of_row)
     return pk.cast(struct_type(layout.keys) if layout.keys else "string")
@@ -148,20 +148,20 @@ def _unsent(schemas: BatchSchemas, values: DecodedLayouts, key_change: Column) -
     # New rows and snapshot rows are complete: a null there is a null.
     is_complete = F.col("snapshot").isNotNull() | (F.col("op") == "r") | ((F.col("op") == "c") & key_change.isNull())
 
-    def missing(one: DecodedLayout) -> Column:
-        columns, row = row_fields(one.tree), row_of(one.tree, one.value)
-        has_before = shape_of(one.tree) == "envelope" and "before" in fields(one.tree)
-        before = before_row_of(one.tree, one.value) if has_before else None
+    def missing(decoded: DecodedLayout) -> Column:
+        columns, row = row_fields(decoded.tree), row_of(decoded.tree, decoded.value)
+        has_before = shape_of(decoded.tree) == "envelope" and "before" in fields(decoded.tree)
+        before = before_row_of(decoded.tree, decoded.value) if has_before else None
 
         def unsent(nulls: Collection[str]) -> Column:
             placeholder, columns_of = envelope.unavailable_value_placeholder, schemas.layout.of_source
             return unavailable(columns, row, placeholder, nulls, before=before, columns_of=columns_of)
 
-        found = unsent(())
+        names = unsent(())
         if envelope.null_means_unchanged:
-            found = F.when(is_complete, found).otherwise(unsent(envelope.null_means_unchanged))
-        is_partial = is_partial_update(one.tree, one.value)
-        return found if is_partial is None else F.when(is_partial & ~is_complete, unsent(columns)).otherwise(found)
+            names = F.when(is_complete, names).otherwise(unsent(envelope.null_means_unchanged))
+        is_partial = is_partial_update(decoded.tree, decoded.value)
+        return names if is_partial is None else F.when(is_partial & ~is_complete, unsent(columns)).otherwise(names)
 
     return values.chosen(missing)
 
@@ -176,10 +176,10 @@ def with_rows(records: DataFrame, schemas: BatchSchemas) -> DataFrame:
     """
     layout = schemas.layout
     body = framing.body(F.col("raw_value"), F.col("framing"), schemas.frames)
-    by_name = {one.fingerprint: (one,) for one in schemas.values}
+    by_name = {schema.fingerprint: (schema,) for schema in schemas.values}
     column_of = layout.column_mapping.target
     rows, layouts = with_decoded_values(records, by_name, body=body, named=F.col("value_schema"), column_of=column_of)
-    row = layouts.chosen(lambda one: _row(layout, one))
+    row = layouts.chosen(lambda decoded: _row(layout, decoded))
     row = F.when(F.col("raw_value").isNotNull(), row).cast(struct_type(layout.columns))
     return rows.select(*records.columns, row.alias("row"))
 
@@ -214,14 +214,14 @@ def _row(layout: Layout, decoded: DecodedLayout) -> Column:
 
 def _sent(layout: Layout, decoded: DecodedLayout) -> dict[str, Column]:
     """The values of silver's columns in a decoded value."""
-    columns, found = row_fields(decoded.tree), {}
+    columns, values = row_fields(decoded.tree), {}
     row = row_or_before(decoded.tree, decoded.value, list(columns))
     for source, tree in columns.items():
         stored = type_mapping(tree)
         name = layout.column_for(source, stored.type)
         if name is not None:
-            found[name] = stored.convert(row[source])
-    return found
+            values[name] = stored.convert(row[source])
+    return values
 
 
 def _uncastable(layout: Layout, decoded: DecodedLayout) -> Column:
@@ -229,8 +229,8 @@ def _uncastable(layout: Layout, decoded: DecodedLayout) -> Column:
     is_uncastable = {
         name: sent[name].isNotNull() & sent[name].cast(cast[name]).isNull() for name in cast if name in sent
     }
-    found = [F.when(is_so, name) for name, is_so in is_uncastable.items()]
-    return F.array_compact(F.array(*found)) if found else F.array().cast("array<string>")
+    names = [F.when(is_so, name) for name, is_so in is_uncastable.items()]
+    return F.array_compact(F.array(*names)) if names else F.array().cast("array<string>")
 
 
 def with_deletes(events: DataFrame, condition: str, table: str) -> DataFrame:

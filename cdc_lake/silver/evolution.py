@@ -219,16 +219,16 @@ def _free_name(layout: Layout, known: Layout, target: str, kind: str) -> str:
 
 
 def _steps(stored: Layout, layout: Layout, retired: set[str], now_retired: set[str]) -> list[SchemaStep]:
-    found = []
+    steps = []
     for name, kind in layout.columns.items():
         was, target = stored.columns.get(name), layout.variants.get(name)
         if was is None:
             base_type = layout.columns.get(target) if target else None
-            found.append(SchemaStep("variant" if base_type else "add", name, base_type, kind, target))
+            steps.append(SchemaStep("variant" if base_type else "add", name, base_type, kind, target))
         elif plain_type(was) != plain_type(kind):
-            found.append(SchemaStep("widen", name, was, kind))
-    found += [SchemaStep("retired", name) for name in stored.columns if name in now_retired - retired]
-    return found + [SchemaStep("resumed", name) for name in stored.columns if name in retired - now_retired]
+            steps.append(SchemaStep("widen", name, was, kind))
+    steps += [SchemaStep("retired", name) for name in stored.columns if name in now_retired - retired]
+    return steps + [SchemaStep("resumed", name) for name in stored.columns if name in retired - now_retired]
 
 
 def check_names(table: str, columns: Collection[str]) -> None:
@@ -254,14 +254,14 @@ def _keys(
     table: str, schemas: Sequence[Mapping[str, str]], stored: Layout | None, column_mapping: ColumnMapping
 ) -> dict[str, str]:
     """The primary key's target columns, wide enough for all schemas."""
-    found = dict(stored.keys) if stored else None
+    keys = dict(stored.keys) if stored else None
     for columns in schemas:
         if excluded := [name for name in columns if column_mapping.target(name) is None]:
             raise ConfigError(f"{table}.{excluded[0]}", "it is a column of the primary key", "see `schema.exclude`")
     every_sent = [column_mapping.target_types(table, columns) for columns in schemas]
     for sent in every_sent:
-        known, found = found or sent, same_key(found or sent, sent)
-        if found is None:
+        known, keys = keys or sent, same_key(keys or sent, sent)
+        if keys is None:
             newest = every_sent[-1]
             was = known if same_key(known, newest) is None else sent
             names = shlex.quote(",".join(sorted(newest)))
@@ -271,17 +271,17 @@ def _keys(
                 "have the connector take a new snapshot of the table, run the bronze job, then "
                 f"`cdc-lake rebuild --table {table} --key-from {names}`, with --dry-run first",
             )
-    if found is None:
+    if keys is None:
         raise UnsupportedError(
             table, "its records have no key, so rows cannot be identified", "set message.key.columns on the connector"
         )
-    if maps := [name for name, kind in found.items() if "map<" in kind]:
+    if maps := [name for name, kind in keys.items() if "map<" in kind]:
         raise UnsupportedError(
             f"{table}.{maps[0]}",
             "a column of the primary key is a map, which Spark cannot compare",
             "set hstore.handling.mode=json on the connector",
         )
-    return found
+    return keys
 
 
 def _column_list(columns: Mapping[str, str]) -> str:

@@ -205,8 +205,8 @@ class FoldResult:
     @property
     def _stored_lifetimes(self) -> DataFrame:
         """The lifetimes that earlier batches ended, except those of refolded keys, which this batch has."""
-        found = key_changes.stored_lifetimes(self.batch.remembered, self.schemas.large)
-        return found if self.refold is None else found.join(self.refold, "key", "left_anti")
+        lifetimes = key_changes.stored_lifetimes(self.batch.remembered, self.schemas.large)
+        return lifetimes if self.refold is None else lifetimes.join(self.refold, "key", "left_anti")
 
     def _of_role(self, role: str) -> DataFrame:
         return self.pieces.where(F.col("role") == role)
@@ -250,29 +250,29 @@ class FoldResult:
 
     def warnings(self) -> list[str]:
         """What may be wrong because the source's order is not known well enough."""
-        totals, found = self.totals, self.warnings_of_comparison()
+        totals, warnings = self.totals, self.warnings_of_comparison()
         if self._went_back:
-            found.append(self._went_back)
+            warnings.append(self._went_back)
         if totals.behind_ms > _CLOCK_LAG_MS:
-            found.append(
+            warnings.append(
                 f"{totals.behind_clock} events were ignored as replays: they have no position, and their source time "
                 f"is up to {totals.behind_ms / 1000:,.0f} s older than that of an earlier event of their key. If the "
                 "source's clock was set back, set `merge.order: log` and run `cdc-lake rebuild`; to be sure, send the "
                 "position's fields (docs/reference/connectors.md)"
             )
         if totals.outdated:
-            found.append(
+            warnings.append(
                 f"{totals.outdated} snapshot rows were ignored: by their position they are older than changes that "
                 "silver has. If the source was restored from a backup, set `read.on_log_reset: warn` and run "
                 "`cdc-lake rebuild`"
             )
         if totals.unplaced:
-            found.append(
+            warnings.append(
                 f"snapshot rows without a position replaced {totals.unplaced} rows that changes had written. If the "
                 "connector sends rows of a snapshot after newer changes, send the position's fields "
                 "(docs/reference/connectors.md)"
             )
-        return found
+        return warnings
 
     def warnings_of_comparison(self) -> list[str]:
         """What stays although bronze does not show it."""

@@ -71,8 +71,8 @@ def key_change_id(headers: Column, position: Column, domain: Column, ts_ms: Colu
 
 
 def _last_header(headers: Column, name: str) -> Column:
-    found = F.filter(headers, lambda h: h["key"] == name)
-    return F.try_element_at(found, F.lit(-1))["value"].cast("string")
+    matches = F.filter(headers, lambda h: h["key"] == name)
+    return F.try_element_at(matches, F.lit(-1))["value"].cast("string")
 
 
 def _sorted_columns(key_text: Column) -> Column:
@@ -92,14 +92,14 @@ def ended_lifetimes(pieces: DataFrame, stored: DataFrame | None, large: Sequence
     `rows.collect_large_values`.
     """
     of_lifetime = ("key", "key_change", "kafka_position", "moved_by", "kept")
-    found = collect_large_values(pieces, of_lifetime, large)
+    lifetimes = collect_large_values(pieces, of_lifetime, large)
     if stored is not None:
         kept = (F.when(F.array_contains("kept", name), F.col("stored")[name]) for name in large)
         large_values = (
             F.coalesce(F.col("large_values")[n], of_row).alias(n) for n, of_row in zip(large, kept, strict=True)
         )
-        found = found.join(stored, "key", "left").withColumn("large_values", F.struct(*large_values))
-    return found.withColumn(
+        lifetimes = lifetimes.join(stored, "key", "left").withColumn("large_values", F.struct(*large_values))
+    return lifetimes.withColumn(
         "id", F.to_json(F.struct(F.col("key_change").alias("move"), F.col("kafka_position").alias("place")))
     ).select(*_COLUMNS)
 
@@ -126,8 +126,8 @@ def stored_lifetimes(entries: DataFrame, large: Mapping[str, str]) -> DataFrame:
         "moved_by": F.col("awaits"),
         "large_values": F.struct(*large_values),
     }
-    found = entries.where(F.col("kind") == IMAGE_ENTRY)
-    return found.select(*(columns.get(name, F.col(name)).alias(name) for name in _COLUMNS))
+    lifetimes = entries.where(F.col("kind") == IMAGE_ENTRY)
+    return lifetimes.select(*(columns.get(name, F.col(name)).alias(name) for name in _COLUMNS))
 
 
 def inherit(lifetimes: DataFrame, moved_rows: DataFrame, large: Sequence[str]) -> DataFrame:
@@ -162,8 +162,8 @@ def inherit(lifetimes: DataFrame, moved_rows: DataFrame, large: Sequence[str]) -
             F.array().cast("array<bigint>").alias("hashes"),
         )
     )
-    found = map_in_arrow(narrow.repartition(1), key_changes.inherit, key_changes.INHERITED)
-    joined = found.join(lifetimes.select("id", "large_values"), "id")
+    inherited = map_in_arrow(narrow.repartition(1), key_changes.inherit, key_changes.INHERITED)
+    joined = inherited.join(lifetimes.select("id", "large_values"), "id")
     values = (F.first(F.when(F.col("column") == n, F.col("large_values")[n]), ignorenulls=True).alias(n) for n in large)
     return joined.groupBy("key").agg(
         F.struct(*values).alias(INHERITED_VALUES), F.collect_list("column").alias(INHERITED_COLUMNS)

@@ -63,16 +63,16 @@ def fold_events(batch: Batch) -> "FoldResult":
         table_events = replace(batch.find_all_table_events(), snapshot=table_events.snapshot)
         keys = batch.history().where(F.col("key").isNotNull()).select("key").distinct()
     else:
-        found = _fold_rows(batch, batch.schemas, rows, table_events, writers=batch.counts.writers)
-        may_be_named_before = found.totals.ended and batch.remembers(IMAGE_ENTRY)
-        if batch.is_comparison or not (found.totals.out_of_order or may_be_named_before):
-            return found
-        keys = found.pieces.where("is_out_of_order").select("key")
+        result = _fold_rows(batch, batch.schemas, rows, table_events, writers=batch.counts.writers)
+        may_be_named_before = result.totals.ended and batch.remembers(IMAGE_ENTRY)
+        if batch.is_comparison or not (result.totals.out_of_order or may_be_named_before):
+            return result
+        keys = result.pieces.where("is_out_of_order").select("key")
         if may_be_named_before:
-            ended = found.pieces.where(F.col("role") == LIFETIME_PIECE)
+            ended = result.pieces.where(F.col("role") == LIFETIME_PIECE)
             keys = keys.unionByName(key_changes.ambiguous_key_changes(ended, batch.remembered))
             if keys.isEmpty():
-                return found
+                return result
         keys = key_changes.connected_keys(batch.history(), keys)
     keys = keys.localCheckpoint()
     old = batch.history().join(keys, "key", "left_semi").withColumn("refold", F.lit(True))
@@ -124,9 +124,9 @@ def _fold_rows(
             runs = history.repartition("key").sortWithinPartitions(*_IN_ORDER)
             pieces = map_in_arrow(runs, fold, schema).localCheckpoint(eager=False)
         totals = Totals.of(pieces)
-    found = FoldResult(batch, schemas, pieces, totals, table_events, refold)
-    found.check_one_row_per_key()
-    return found
+    result = FoldResult(batch, schemas, pieces, totals, table_events, refold)
+    result.check_one_row_per_key()
+    return result
 
 
 def _have_new_keys(batch: Batch, schemas: BatchSchemas, history: DataFrame) -> bool:
@@ -168,9 +168,9 @@ def single_inserts(history: DataFrame, schema: StructType, large: Sequence[str])
         "is_changed": F.lit(True),
         "counting": F.lit(1),
     }
-    others: dict[DataType, Column] = {BooleanType(): F.lit(False), IntegerType(): F.lit(0), LongType(): F.lit(0)}
-    columns = (own.get(one.name, others.get(one.dataType, F.lit(None))).cast(one.dataType) for one in schema)
-    return history.select(*(column.alias(one.name) for column, one in zip(columns, schema, strict=True)))
+    defaults: dict[DataType, Column] = {BooleanType(): F.lit(False), IntegerType(): F.lit(0), LongType(): F.lit(0)}
+    columns = (own.get(field.name, defaults.get(field.dataType, F.lit(None))).cast(field.dataType) for field in schema)
+    return history.select(*(column.alias(field.name) for column, field in zip(columns, schema, strict=True)))
 
 
 @contextmanager
@@ -188,9 +188,9 @@ def _events(batch: Batch, schemas: BatchSchemas, rows: DataFrame, *, has_key_cha
     """The events in the columns that `fold.arrow` takes."""
     more = ("raw_value", "value_schema", "refold")
     rows = rows.withColumn("value_framing", F.col("framing")["value"])
-    found = events(rows, schemas, has_key_changes=has_key_changes, is_narrow=True, more=(*more, "value_framing"))
+    decoded = events(rows, schemas, has_key_changes=has_key_changes, is_narrow=True, more=(*more, "value_framing"))
     is_new = F.col("batch") >= of_batch(batch.first, F.col("batch"))
-    return found.select("key", "pk", is_new.alias("is_new"), *_event_columns(batch.table.settings.is_in_log_order))
+    return decoded.select("key", "pk", is_new.alias("is_new"), *_event_columns(batch.table.settings.is_in_log_order))
 
 
 @built_once

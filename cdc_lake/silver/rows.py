@@ -71,18 +71,18 @@ def changes(rows: DataFrame, row_schema: RowSchema, *, batch: int, are_inserts: 
         batch: silver's commit number.
         are_inserts: see `Changes`.
     """
-    others = frozenset({OTHER_VALUES, INHERITED_VALUES}.intersection(rows.columns))
-    is_written, values, own = _changes(row_schema, others)
+    other_columns = frozenset({OTHER_VALUES, INHERITED_VALUES}.intersection(rows.columns))
+    is_written, values, own = _changes(row_schema, other_columns)
     rows = rows.where(is_written).select(*values, of_batch(batch, F.col("key")).alias(BATCH), *own)
     return Changes(rows, row_schema.keys, are_inserts)
 
 
 @built_once
-def _changes(row_schema: RowSchema, others: frozenset[str]) -> tuple[Column, Sequence[Column], Sequence[Column]]:
+def _changes(row_schema: RowSchema, other_columns: frozenset[str]) -> tuple[Column, Sequence[Column], Sequence[Column]]:
     """Whether to write a piece's row, and the columns of `changes` before and after `__batch`.
 
     Args:
-        others: the columns with values from other records.
+        other_columns: the columns with values from other records.
     """
     names = [name for name in row_schema.columns if name not in row_schema.keys]
     nothing = F.array().cast("array<string>")
@@ -104,14 +104,14 @@ def _changes(row_schema: RowSchema, others: frozenset[str]) -> tuple[Column, Seq
     )
 
     def value(name: str) -> Column:
-        found = F.col("row")[name]
+        column = F.col("row")[name]
         if name in row_schema.large:
             is_sent = ~F.array_contains("kept", name) & ~F.array_contains("missing", name)
-            found = F.when(is_sent, found)
-            for other in others:
+            column = F.when(is_sent, column)
+            for other in other_columns:
                 large_values = F.col(other)[name]
-                found = F.when(large_values.isNotNull(), large_values["v"]).otherwise(found)
-        return F.when(~is_emptied, found)
+                column = F.when(large_values.isNotNull(), large_values["v"]).otherwise(column)
+        return F.when(~is_emptied, column)
 
     is_written = (F.col("is_changed") | (F.size(INHERITED_COLUMNS) > 0)) & (F.col("has_row") | F.col("has_stored"))
     values = (

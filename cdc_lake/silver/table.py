@@ -142,12 +142,12 @@ class SilverTable:
 
     def consumed(self, last: int) -> dict[str, Any]:
         """What silver's progress has of bronze after the batches up to this one are merged."""
-        found, source = self.progress_of_batch(last), self.bronze.id()
-        nonce = found.nonce if found else self.bronze.nonce_of(last)
+        progress, source = self.progress_of_batch(last), self.bronze.id()
+        nonce = progress.nonce if progress else self.bronze.nonce_of(last)
         return {
             "sources": {source: last},
             "nonces": {source: nonce} if nonce else {},
-            "offsets": found.offsets if found else {},
+            "offsets": progress.offsets if progress else {},
         }
 
     def schemas_in(
@@ -185,16 +185,16 @@ class SilverTable:
         keys = [self.schemas.by_fingerprint(name) for name in _newest_last(key_names, newest_key)]
         values = {name: self.schemas.by_fingerprint(name).of_table(self.settings) for name in first_came}
         columns = self.settings.merge.keys
-        trees = [one.tree for one in keys]
+        trees = [schema.tree for schema in keys]
         if columns:
             trees = [key_tree_from_row(values[name].tree, columns) for name in _newest_last(first_came, newest)]
         key_columns = [
-            target for one in trees for name in key_fields(one) if (target := self.column_mapping.target(name))
+            target for tree in trees for name in key_fields(tree) if (target := self.column_mapping.target(name))
         ]
         stored = None
         if progress is not None:
             stored = layout_of(self.stored_rows.schema, progress, key_columns, added_columns(self.settings))
-        found = evolve_layout(
+        layout_change = evolve_layout(
             self.name,
             sent_columns(trees, values.values(), values[newest] if newest else None),
             stored=stored,
@@ -203,9 +203,9 @@ class SilverTable:
             column_mapping=self.column_mapping,
             is_keyless=self.settings.key_of_rows is None,
         )
-        if found.layout.keys:  # otherwise the table may be partitioned by a derived column
-            check_partitions(self.name, self.storage, found.layout.columns, found.layout.keys)
-        return BatchSchemas(self.name, self.settings, keys, trees, list(values.values()), frames, found)
+        if layout_change.layout.keys:  # otherwise the table may be partitioned by a derived column
+            check_partitions(self.name, self.storage, layout_change.layout.columns, layout_change.layout.keys)
+        return BatchSchemas(self.name, self.settings, keys, trees, list(values.values()), frames, layout_change)
 
     def truncates_and_markers(self, rows: DataFrame) -> tuple[list[Truncate], list[SnapshotMarker]]:
         """The truncates among bronze's rows, and the snapshot markers, if the settings use them."""
@@ -213,18 +213,18 @@ class SilverTable:
         is_truncate = F.col("op") == TRUNCATE
         is_wanted = is_truncate | (is_snapshot_edge(F.col("snapshot")) & F.lit(settings.deletes.missing_after_snapshot))
         order = F.struct("source_position", "position_domain", "source_ts_ms")
-        found = (
+        events = (
             rows.where(is_wanted)
             .select(kafka_position().alias("kafka_position"), "snapshot", order.alias("o"), "op")
             .collect()
         )
         truncates = [
             Truncate(KafkaPosition(*r["kafka_position"]), None if settings.is_in_log_order else Order(*r["o"]))
-            for r in found
+            for r in events
             if r["op"] == TRUNCATE
         ]
         markers = [
-            SnapshotMarker(KafkaPosition(*r["kafka_position"]), r["snapshot"]) for r in found if r["op"] != TRUNCATE
+            SnapshotMarker(KafkaPosition(*r["kafka_position"]), r["snapshot"]) for r in events if r["op"] != TRUNCATE
         ]
         return truncates, markers
 
@@ -287,10 +287,10 @@ def _in_order(rows: DataFrame, column: str, fingerprints: Sequence[str]) -> tupl
         return fingerprints, next(iter(fingerprints), None)
     came = F.min(kafka_position()).alias("first"), F.max(F.when(~F.col("late"), kafka_position())).alias("last")
     writers = rows.where(F.col(column).isNotNull()).groupBy(column).agg(*came)
-    found = {row[column]: row for row in writers.collect()}
-    on_time = [name for name, row in found.items() if row["last"] is not None]
-    newest = max(on_time, key=lambda name: found[name]["last"], default=None)
-    return sorted(fingerprints, key=lambda name: (name not in found, name in found and found[name]["first"])), newest
+    uses = {row[column]: row for row in writers.collect()}
+    on_time = [name for name, row in uses.items() if row["last"] is not None]
+    newest = max(on_time, key=lambda name: uses[name]["last"], default=None)
+    return sorted(fingerprints, key=lambda name: (name not in uses, name in uses and uses[name]["first"])), newest
 
 
 def has_former_key(landed: BronzeProgress, key_from: KeyFrom | None) -> Column:

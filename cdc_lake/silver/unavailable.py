@@ -39,17 +39,17 @@ def unavailable(
         before: the row before the change, if known. A column with a value there was set to null.
         columns_of: the silver columns that store a source column, which the result names.
     """
-    found: list[Column] = []
+    names: list[Column] = []
     for name, tree in fields.items():
         missing = _is_placeholder(non_null(tree), row[name], placeholder)
         if name in null_means_unchanged:
             is_null = row[name].isNull() if before is None else row[name].isNull() & before[name].isNull()
             missing = is_null if missing is None else is_null | missing
         if missing is not None:
-            found.extend(F.when(missing, column) for column in columns_of(name))
+            names.extend(F.when(missing, column) for column in columns_of(name))
     absent = (name for name in null_means_unchanged if name not in fields)
-    found.extend(F.lit(column) for name in absent for column in columns_of(name))
-    return F.array_compact(F.array(*found)) if found else F.array().cast("array<string>")
+    names.extend(F.lit(column) for name in absent for column in columns_of(name))
+    return F.array_compact(F.array(*names)) if names else F.array().cast("array<string>")
 
 
 def can_be_unavailable(tree: Tree) -> bool:
@@ -66,10 +66,10 @@ def may_contain_placeholder(body: Column, placeholder: str) -> Column:
     """
     raw = placeholder.encode()
     texts = (raw, base64.b64encode(raw), raw.hex().encode(), _as_uuid(raw).encode(), _as_numbers(raw))
-    found = F.lit(False)
+    has_placeholder = F.lit(False)
     for text in texts:
-        found = found | F.contains(body, F.lit(text))
-    return found
+        has_placeholder = has_placeholder | F.contains(body, F.lit(text))
+    return has_placeholder
 
 
 def _as_uuid(raw: bytes) -> str:

@@ -97,7 +97,7 @@ BRONZE: Mapping[str, Mutation] = {
     "replaced-records-are-not-noticed": Mutation(
         "A different record at the last offset counts as the one that bronze read.",
         "pytest tests/engines/test_bronze.py::test_refilled_log_stops_then_lands_its_new_records",
-        replaced("_changed_spans", "one != last[p]", by="False"),
+        replaced("_changed_spans", "record != last[p]", by="False"),
     ),
     "schemas-that-spark-rejects-are-used": Mutation(
         "A schema that Spark's JVM rejects is used in a plan.",
@@ -107,7 +107,7 @@ BRONZE: Mapping[str, Mutation] = {
     "sequence-by-is-ignored": Mutation(
         "`sequence_by` does not decide which event is newer.",
         "pytest tests/engines/test_entities.py::test_sequence_by_numbers_and_dates_break_ties_by_log_order",
-        replaced("_value_result", 'sequence_by and shape_of(one.tree) != "control"', by="False"),
+        replaced("_value_result", 'sequence_by and shape_of(decoded.tree) != "control"', by="False"),
     ),
     "steps-back-of-the-clock-are-plain": Mutation(
         "A record that follows one with a newer timestamp keeps its own timestamp.",

@@ -25,7 +25,7 @@ SILVER: Mapping[str, Mutation] = {
     "events-out-of-order-are-not-refolded": Mutation(
         "A key with an event before silver's last one is not refolded.",
         "conformance late-update --split each --deletes soft",
-        without_operand("fold_events", "found.totals.out_of_order"),
+        without_operand("fold_events", "result.totals.out_of_order"),
     ),
     "evolution-policies-are-ignored": Mutation(
         "`schema.evolution: freeze` accepts changes of columns.",
