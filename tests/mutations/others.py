@@ -157,7 +157,7 @@ OTHERS: Mapping[str, Mutation] = {
     "records-control-the-terminal": Mutation(
         "Text from a record is printed without escapes.",
         "pytest tests/unit/test_output.py",
-        replaced("printable", r'f"\\u{ord(found[0]):04x}"', by="found[0]"),
+        replaced("printable", r'f"\\u{ord(match[0]):04x}"', by="match[0]"),
     ),
     "removed-columns-are-added-again": Mutation(
         "A column that another program renamed or removed is added again.",
