@@ -85,8 +85,8 @@ def _translate_error(error: Exception) -> CdcLakeError | None:
     """The `CdcLakeError` for an error of the system or of Spark; None if it is unknown."""
     if isinstance(error, CdcLakeError):
         return error
-    if found := exhaustion_error("cdc-lake", error):
-        return found
+    if exhaustion := exhaustion_error("cdc-lake", error):
+        return exhaustion
     if "pyspark" not in sys.modules:
         return None
     from cdc_lake.tables.damage import damage_error  # imported here: it imports pyspark

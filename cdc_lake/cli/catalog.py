@@ -72,7 +72,7 @@ def _print_entries(report: "CatalogReport", as_json: bool, *, unchanged: str, ch
     errors = (one.error for one in report.entries if one.error)
     say(*dict.fromkeys(f"error {error.code} {error.message}" for error in errors), error=True)
     rows = []
-    for one in report.entries:
-        state = f"{changed}{'; '.join(one.differences)}" if one.differences else unchanged
-        rows.append((one.entry, one.layer, one.table, f"error {one.error.code}" if one.error else state))
+    for entry in report.entries:
+        state = f"{changed}{'; '.join(entry.differences)}" if entry.differences else unchanged
+        rows.append((entry.entry, entry.layer, entry.table, f"error {entry.error.code}" if entry.error else state))
     show_result(report, lambda: print_rows(Output(), ("entry", "layer", "table", "state"), rows), as_json=as_json)

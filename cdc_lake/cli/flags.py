@@ -23,10 +23,10 @@ class LayerName(StrEnum):
 
 
 def _seconds(text: object) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", str(text))
-    if not found:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", str(text))
+    if not match:
         raise typer.BadParameter("give a number and ms, s, m or h, for example 10s")
-    return float(found[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[found[2] or "s"]
+    return float(match[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[match[2] or "s"]
 
 
 def _new_file(flag: str) -> Callable[[object], Path]:

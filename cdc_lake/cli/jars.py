@@ -65,9 +65,9 @@ def verify_command(profile: Profile = None) -> None:
     cache = cache_folder()
     problems = []
     for name, jars in _selected_profiles(profile):
-        found = verify(jars, cache)
-        say(f"{name}: {len(jars) - len(found)} of {len(jars)} jars are correct")
-        problems += found
+        profile_problems = verify(jars, cache)
+        say(f"{name}: {len(jars) - len(profile_problems)} of {len(jars)} jars are correct")
+        problems += profile_problems
     if problems:
         raise InstallationError(f"jars in {cache}", ", ".join(problems), "run `cdc-lake jars fetch`")
 

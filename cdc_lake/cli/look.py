@@ -38,8 +38,8 @@ def status(table: OptionalTables = None, config: ConfigFile = None, as_json: Jso
     settings = load_config(config)
     from cdc_lake.operations.status import status as read_status
 
-    found = read_status(settings, table or ["*"])
-    show_result(found, lambda: _print_status(found, Output()), as_json=as_json)
+    lake_status = read_status(settings, table or ["*"])
+    show_result(lake_status, lambda: _print_status(lake_status, Output()), as_json=as_json)
 
 
 def plan(table: OptionalTables = None, config: ConfigFile = None, as_json: Json = False) -> None:
@@ -47,9 +47,9 @@ def plan(table: OptionalTables = None, config: ConfigFile = None, as_json: Json 
     settings = load_config(config)
     from cdc_lake.operations.plan import plan as preview
 
-    found = preview(settings, table or ["*"])
-    show_result(found, lambda: _print_plan(found, Output()), as_json=as_json)
-    raise typer.Exit(ConfigError.exit_code if found.refused else 0)
+    run_plan = preview(settings, table or ["*"])
+    show_result(run_plan, lambda: _print_plan(run_plan, Output()), as_json=as_json)
+    raise typer.Exit(ConfigError.exit_code if run_plan.refused else 0)
 
 
 def story(
@@ -62,8 +62,8 @@ def story(
     settings = load_config(config)
     from cdc_lake.operations.story import story as read_story
 
-    found = read_story(settings, table, key)
-    show_result(found, lambda: _print_story(found, Output()), as_json=as_json)
+    key_story = read_story(settings, table, key)
+    show_result(key_story, lambda: _print_story(key_story, Output()), as_json=as_json)
 
 
 def reconcile(
@@ -95,54 +95,54 @@ def reconcile(
     raise typer.Exit(report.exit_code)
 
 
-def _print_status(found: "Status", console: Console) -> None:
+def _print_status(lake_status: "Status", console: Console) -> None:
     headings = (">com-\nmit", ">records\nbehind", ">seconds\nbehind", ">fresh\np95 s", ">quaran-\ntined")
     rows = []
-    for one in found.tables:
-        fresh = one.freshness.p95 if one.freshness else None
-        numbers = (one.commit, one.behind_records, one.behind_seconds, fresh, one.quarantined)
+    for table in lake_status.tables:
+        fresh = table.freshness.p95 if table.freshness else None
+        numbers = (table.commit, table.behind_records, table.behind_seconds, fresh, table.quarantined)
         shown = ["-" if number is None else f"{number:,.0f}" for number in numbers]
-        rows.append((one.table if one.layer == "bronze" else "", one.layer, *shown, _last_run(one.last_run)))
+        rows.append((table.table if table.layer == "bronze" else "", table.layer, *shown, _last_run(table.last_run)))
     print_rows(console, ("table", "layer", *headings, "last run (UTC)"), rows)
-    for one in found.tables:
-        if one.error:
-            console.print(f"{one.layer} {one.error}", style="red")
-        if one.last_run and one.last_run.error:
-            console.print(f"{one.layer} {one.last_run.error}", style="red")
-        if one.last_reconcile:
-            line = Text(f"{one.table} reconciled ").append(_last_run(one.last_reconcile))
-            console.print(line.append(f" {one.last_reconcile.error or ''}"))
-    if found.broker_error:
-        console.print(f"Bronze lag is unknown: {found.broker_error}", style="yellow")
+    for table in lake_status.tables:
+        if table.error:
+            console.print(f"{table.layer} {table.error}", style="red")
+        if table.last_run and table.last_run.error:
+            console.print(f"{table.layer} {table.last_run.error}", style="red")
+        if table.last_reconcile:
+            line = Text(f"{table.table} reconciled ").append(_last_run(table.last_reconcile))
+            console.print(line.append(f" {table.last_reconcile.error or ''}"))
+    if lake_status.broker_error:
+        console.print(f"Bronze lag is unknown: {lake_status.broker_error}", style="yellow")
 
 
-def _print_plan(found: "Plan", console: Console) -> None:
-    for one in found.tables:
-        records = f", {one.records:,} records" if one.records else ""
-        console.print(Text(f"{one.table} {one.layer}: ", style="bold").append(f"{one.what}{records}", style="default"))
-        for name, end in one.consumed_to.items():
-            start = one.consumed_from.get(name, 0)
+def _print_plan(run_plan: "Plan", console: Console) -> None:
+    for job in run_plan.tables:
+        records = f", {job.records:,} records" if job.records else ""
+        console.print(Text(f"{job.table} {job.layer}: ", style="bold").append(f"{job.what}{records}", style="default"))
+        for name, end in job.consumed_to.items():
+            start = job.consumed_from.get(name, 0)
             if start != end:
                 offsets = f"partition {name}: offsets {start} to {end - 1}"
                 console.print(f"  bronze batches {start + 1} to {end}" if name == "bronze" else f"  {offsets}")
-        for reason in one.why:
+        for reason in job.why:
             console.print(f"  {reason}")
-        for step in one.steps:
+        for step in job.steps:
             _print_step(step, console)
-        if one.announced:
+        if job.announced:
             console.print("  the registry's latest schema, which no record uses yet:")
-        for step in one.announced:
+        for step in job.announced:
             _print_step(step, console)
-        for reason in one.refused:
+        for reason in job.refused:
             console.print(Text(f"  refused: {reason}", style="red"))
-        for warning in one.warnings:
+        for warning in job.warnings:
             console.print(Text(f"  {warning}", style="yellow"))
-        if one.held_by:
-            console.print(Text(f"  locked by {one.held_by}", style="yellow"))
-    for name, error in (("bronze", found.broker_error), ("latest schemas", found.registry_error)):
+        if job.held_by:
+            console.print(Text(f"  locked by {job.held_by}", style="yellow"))
+    for name, error in (("bronze", run_plan.broker_error), ("latest schemas", run_plan.registry_error)):
         if error:
             console.print(Text(f"{name}: unknown: {error}", style="yellow"))
-    for warning in found.warnings:
+    for warning in run_plan.warnings:
         console.print(Text(warning, style="yellow"))
 
 
@@ -160,16 +160,16 @@ def _last_run(last: "LastRun | None") -> Text:
     return Text(f"{last.started_at:%m-%d %H:%M} {last.status}", style="red" if last.status == "failed" else "")
 
 
-def _print_story(found: "Story", console: Console) -> None:
-    console.print(Text(f"{found.table} {found.key}", style="bold"))
-    for event in found.events:
+def _print_story(key_story: "Story", console: Console) -> None:
+    console.print(Text(f"{key_story.table} {key_story.key}", style="bold"))
+    for event in key_story.events:
         console.print(_headline(event))
         for name, (before, after) in event.changes.items():
             now = Text(f"    {name}: ")
             now.append(f"{short(before)} -> " if before is not None else "", style="dim")
             console.print(now.append(short(after)), overflow="ellipsis", no_wrap=True)
-    if found.left_out:
-        console.print(f"{found.left_out} more events are not shown.", style="yellow")
+    if key_story.left_out:
+        console.print(f"{key_story.left_out} more events are not shown.", style="yellow")
 
 
 def _headline(event: "StoryEvent") -> Text:
@@ -201,18 +201,18 @@ def _print_reconciled(report: Report, console: Console) -> None:
 
 
 def _print_differences(done: TableReport, console: Console) -> None:
-    found = done.reconciled
-    if found is None or not (found.first or found.losses or found.columns):
+    result = done.reconciled
+    if result is None or not (result.first or result.losses or result.columns):
         return
     console.print()
-    silver = found.silver_lsn or "no source position"
-    console.print(f"{done.table}: source at {found.source_lsn}, silver up to {silver}")
-    for row in found.first:
+    silver = result.silver_lsn or "no source position"
+    console.print(f"{done.table}: source at {result.source_lsn}, silver up to {silver}")
+    for row in result.first:
         key = ",".join(f"{name}={value}" for name, value in row.key.items())
         console.print(f"  {row.kind} {key}" + (f": {', '.join(row.columns)}" if row.columns else ""))
-    for loss, number in found.losses.items():
+    for loss, number in result.losses.items():
         console.print(f"  known loss, {number:,} {'value' if number == 1 else 'values'}: {loss}")
-    for name, reason in found.columns.items():
+    for name, reason in result.columns.items():
         console.print(f"  not compared, {name}: {reason}")
 
 

@@ -27,7 +27,7 @@ _MAX_NAMED = 3
 
 def printable(text: str) -> str:
     """The text with `\\uXXXX` escapes for characters that control a terminal."""
-    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def as_log_entry(text: str) -> str:

@@ -70,8 +70,8 @@ def list_(
     settings = load_config(config)
     from cdc_lake.operations.quarantine import list_quarantined
 
-    found = list_quarantined(settings, table or ["*"], selection=selection, each=each, limit=limit)
-    show_result(found, lambda: _print_listing(found, Output()), as_json=as_json)
+    listing = list_quarantined(settings, table or ["*"], selection=selection, each=each, limit=limit)
+    show_result(listing, lambda: _print_listing(listing, Output()), as_json=as_json)
 
 
 @app.command()
@@ -88,8 +88,8 @@ def show(
     settings = load_config(config)
     from cdc_lake.operations.quarantine_show import show_quarantined
 
-    found = show_quarantined(settings, table, selection=selection, limit=limit)
-    show_result(found, lambda: _print_records(found, Output()), as_json=as_json)
+    records = show_quarantined(settings, table, selection=selection, limit=limit)
+    show_result(records, lambda: _print_records(records, Output()), as_json=as_json)
 
 
 @app.command()
@@ -125,30 +125,30 @@ def drop(
     run_steps([work], config, RunOptions(as_json=as_json))
 
 
-def _print_listing(found: "QuarantineListing", console: Console) -> None:
-    for name, groups in groupby(found.groups, lambda one: one.table):
+def _print_listing(listing: "QuarantineListing", console: Console) -> None:
+    for name, groups in groupby(listing.groups, lambda group: group.table):
         rows = list[Sequence[object]]()
         for one in groups:
             times = dict.fromkeys(f"{time:%F %R}" for time in (one.first, one.last))
             rows.append((f"{one.records:,}", f"{one.stage}: {one.code}: {one.reason}", one.example, "\n".join(times)))
         headings = (">records", "reason", "first offset", "written (UTC)")
         print_rows(console, headings, rows, title=name, narrow="reason")
-    for name, records in groupby(found.records, lambda one: one.table):
+    for name, records in groupby(listing.records, lambda record: record.table):
         rows = [
             (each.place, f"{each.stage}: {each.code}: {each.reason}", each.batch, f"{each.written_at:%F %R}")
             for each in records
         ]
         print_rows(console, ("offset", "reason", "batch", "written (UTC)"), rows, title=name, narrow="reason")
-    if found.left_out:
-        console.print(f"{found.left_out:,} more are not shown; raise --limit", style="yellow")
-    if not (found.groups or found.records):
+    if listing.left_out:
+        console.print(f"{listing.left_out:,} more are not shown; raise --limit", style="yellow")
+    if not (listing.groups or listing.records):
         console.print("No records are quarantined.")
 
 
-def _print_records(found: Sequence["QuarantinedRecord"], console: Console) -> None:
-    for one in found:
-        print_record(one, console)
-    if not found:
+def _print_records(records: Sequence["QuarantinedRecord"], console: Console) -> None:
+    for record in records:
+        print_record(record, console)
+    if not records:
         console.print("No quarantined record matches.")
 
 
@@ -158,8 +158,8 @@ def print_record(one: "QuarantinedRecord", console: Console) -> None:
     console.print(f"  written to Kafka {one.written_at.isoformat(' ', 'milliseconds')}, landed by batch {one.batch}")
     for name, value in one.headers:
         console.print(Text(f"  header {name}: {short(value)}"))
-    for side, found in (("key", one.key), ("value", one.value)):
-        for line in _lines(side, found):
+    for side, part in (("key", one.key), ("value", one.value)):
+        for line in _lines(side, part):
             console.print(Text(f"  {line}"))
     if one.row is not None:
         console.print("  its row:")
@@ -167,25 +167,25 @@ def print_record(one: "QuarantinedRecord", console: Console) -> None:
             console.print(Text(f"    {column}: {short(value)}"))
 
 
-def _lines(side: str, found: "KeyOrValue") -> Iterator[str]:
+def _lines(side: str, part: "KeyOrValue") -> Iterator[str]:
     """The lines for a key or a value: its bytes, and each schema that was tried."""
-    if found.size is None:
+    if part.size is None:
         yield f"{side}: none"
         return
-    yield f"{side}: {found.size:,} bytes, frame {found.frame or 'unknown'}, {found.reference or 'no schema named'}"
-    head = bytes.fromhex(found.head)
+    yield f"{side}: {part.size:,} bytes, frame {part.frame or 'unknown'}, {part.reference or 'no schema named'}"
+    head = bytes.fromhex(part.head)
     for start in range(0, len(head), _BYTES_A_LINE):
         line = head[start : start + _BYTES_A_LINE]
-        text = "".join(chr(one) if 32 <= one < 127 else "." for one in line)
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in line)
         yield f"  {start:04x}  {line.hex(' '):47}  {text}"
-    if found.size > len(head):
-        yield f"  and {found.size - len(head):,} more bytes"
-    for tried in found.tried:
+    if part.size > len(head):
+        yield f"  and {part.size - len(head):,} more bytes"
+    for tried in part.tried:
         yield from _schema_lines(tried)
-    if not found.tried:
+    if not part.tried:
         yield "  no known schema could have written it"
-        if found.text is not None:
-            yield f"  as text: {short(found.text)}"
+        if part.text is not None:
+            yield f"  as text: {short(part.text)}"
 
 
 def _schema_lines(tried: "SchemaAttempt") -> Iterator[str]:

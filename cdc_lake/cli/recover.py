@@ -43,11 +43,11 @@ def seek(
     from cdc_lake.runs.scheduler import TableScheduler
 
     scheduler = TableScheduler()
-    found = offset_changes(settings, table, position, scheduler.spark(settings, "bronze"))
-    _print_changes(found, Output(stderr=as_json))
-    if not found or not _confirmed("Continue from these offsets?", yes=yes, on_stderr=as_json):
+    changes = offset_changes(settings, table, position, scheduler.spark(settings, "bronze"))
+    _print_changes(changes, Output(stderr=as_json))
+    if not changes or not _confirmed("Continue from these offsets?", yes=yes, on_stderr=as_json):
         return
-    report = carry_out(settings, found, scheduler=scheduler)
+    report = carry_out(settings, changes, scheduler=scheduler)
     show_report(report, RunOptions(as_json=as_json))
     raise typer.Exit(report.exit_code)
 
@@ -62,20 +62,20 @@ def _position(text: str) -> StartPosition:
     return datetime.fromisoformat(text)
 
 
-def _print_changes(found: Sequence["OffsetChange"], console: Console) -> None:
-    if not found:
+def _print_changes(changes: Sequence["OffsetChange"], console: Console) -> None:
+    if not changes:
         console.print("Bronze already continues from these offsets.")
         return
-    rows = ((one.table, one.partition, one.offset, one.new_offset, _consequence(one)) for one in found)
+    rows = ((one.table, one.partition, one.offset, one.new_offset, _consequence(one)) for one in changes)
     print_rows(console, ("table", ">part.", ">next", ">new next", "consequence"), rows)
 
 
-def _consequence(one: "OffsetChange") -> str:
-    offsets = abs(one.new_offset - one.offset)
-    if one.new_offset > one.offset:
+def _consequence(change: "OffsetChange") -> str:
+    offsets = abs(change.new_offset - change.offset)
+    if change.new_offset > change.offset:
         return f"{offsets:,} offsets are skipped: bronze does not get their records, and records a gap"
     return (
-        f"{offsets:,} offsets are read again: {one.landed:,} of their records are in bronze and do not change; "
+        f"{offsets:,} offsets are read again: {change.landed:,} of their records are in bronze and do not change; "
         "the others are landed as replayed records, and silver refolds their keys"
     )
 

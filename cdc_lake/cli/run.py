@@ -202,9 +202,9 @@ def run_steps(
     reports = list[Report]()
     for run in runs:
         with display.shown():
-            found = scheduler.with_retry(run)
+            step_reports = scheduler.with_retry(run)
         _write_profile(scheduler, options)
-        for report in found:
+        for report in step_reports:
             show_report(report, options, earlier=reports)
             reports.append(report)
     raise typer.Exit(worst_exit_code([report.exit_code for report in reports]))
@@ -323,7 +323,7 @@ def show_report(
     print_problems(report)
     text = printable(report.model_dump_json())
     if options.json_file:
-        above = "".join(printable(one.model_dump_json()) + "\n" for one in earlier)
+        above = "".join(printable(earlier_report.model_dump_json()) + "\n" for earlier_report in earlier)
         _write_atomically("--json-file", options.json_file, f"{above}{text}\n")
     if options.as_json:  # after the warnings, because spark-submit merges stderr into stdout
         sys.stderr.flush()

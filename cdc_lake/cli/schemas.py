@@ -48,16 +48,16 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Print a schema from the registry."""
-    found = _subjects(load_config(config)).version(subject, version)
-    if found is None:
+    schema = _subjects(load_config(config)).version(subject, version)
+    if schema is None:
         what = (
             f"the registry does not have version {version} of this subject"
             if version
             else "the registry has no such subject"
         )
         raise UnknownTableError(subject, what, "see `cdc-lake schemas list`")
-    row = _version_row(subject, found) | {"schema": found.text}
-    text = found.text
+    row = _version_row(subject, schema) | {"schema": schema.text}
+    text = schema.text
     show_result(row, lambda: answer(json.dumps(json.loads(text), indent=2, ensure_ascii=False)), as_json=as_json)
 
 
@@ -68,12 +68,12 @@ def diff(subject: SubjectNames = None, config: ConfigFile = None, as_json: Json 
 
     settings = load_config(config)
     subjects, rows = _subjects(settings), []
-    for one in _subject_schemas(settings, subject):
-        before = subjects.version(one.subject)
-        found = (
-            ["the registry has no such subject"] if before is None else layout_changes(one.subject, before, one.text)
+    for ours in _subject_schemas(settings, subject):
+        before = subjects.version(ours.subject)
+        changes = (
+            ["the registry has no such subject"] if before is None else layout_changes(ours.subject, before, ours.text)
         )
-        rows.append({"subject": one.subject, "origin": one.origin, "changes": found})
+        rows.append({"subject": ours.subject, "origin": ours.origin, "changes": changes})
     lines = list[str]()
     for row in rows:
         lines += (f"{row['subject']} ({row['origin']})", *(f"  {one}" for one in row["changes"] or ["no difference"]))
@@ -87,9 +87,9 @@ def check(subject: SubjectNames = None, config: ConfigFile = None, as_json: Json
 
     settings = load_config(config)
     subjects, rows = _subjects(settings), []
-    for one in _subject_schemas(settings, subject):
-        check_compatible(subjects, one.subject, one.text)
-        rows.append({"subject": one.subject, "origin": one.origin, "compatibility": subjects.level(one.subject)})
+    for ours in _subject_schemas(settings, subject):
+        check_compatible(subjects, ours.subject, ours.text)
+        rows.append({"subject": ours.subject, "origin": ours.origin, "compatibility": subjects.level(ours.subject)})
     lines = (f"{row['subject']} ({row['origin']}): compatible, {row['compatibility']}" for row in rows)
     show_result(rows, lambda: say(*lines), as_json=as_json)
 
@@ -103,12 +103,12 @@ def register(
 
     settings, named = load_config(config), _level(level)
     subjects, ours, rows = _subjects(settings), _subject_schemas(settings, subject), []
-    for one in ours:
-        check_compatible(subjects, one.subject, one.text)
-    for one in ours:
-        rows.append(_version_row(one.subject, register_compatible(subjects, one.subject, one.text)))
+    for schema in ours:
+        check_compatible(subjects, schema.subject, schema.text)
+    for schema in ours:
+        rows.append(_version_row(schema.subject, register_compatible(subjects, schema.subject, schema.text)))
         if named:
-            subjects.set_level(one.subject, named)
+            subjects.set_level(schema.subject, named)
     lines = (f"{row['subject']}: version {row['version']}, {row['kind']} {row['id']}" for row in rows)
     show_result(rows, lambda: say(*lines), as_json=as_json)
 
@@ -122,12 +122,12 @@ def restore(config: ConfigFile = None) -> None:
 
     settings = load_config(config)
     root = settings.lake.root
-    found = SchemaFiles(lake_files(root, None), root, open_registry(settings.registry)).restore()
-    for file, is_restored in found.items():
+    damaged = SchemaFiles(lake_files(root, None), root, open_registry(settings.registry)).restore()
+    for file, is_restored in damaged.items():
         say(f"{file}: restored" if is_restored else f"{file}: the registry no longer has this schema")
-    if not found:
+    if not damaged:
         say("no schema file is missing or damaged")
-    if not all(found.values()):
+    if not all(damaged.values()):
         raise typer.Exit(DamagedFileError.exit_code)
 
 

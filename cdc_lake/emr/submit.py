@@ -256,11 +256,11 @@ class Serverless:
         """See `Target`. The operation is StartJobRun."""
         settings = _serverless_settings(job)
         plain = {name: value for name, value in settings.items() if _PLAIN.fullmatch(value)}
-        others = {name: value for name, value in settings.items() if name not in plain}
-        spark_defaults = {"classification": "spark-defaults", "properties": others}
+        special = {name: value for name, value in settings.items() if name not in plain}
+        spark_defaults = {"classification": "spark-defaults", "properties": special}
         logs = {"s3MonitoringConfiguration": {"logUri": f"{self._settings.logs}/"}}
         overrides = {
-            **({"applicationConfiguration": [spark_defaults]} if others else {}),
+            **({"applicationConfiguration": [spark_defaults]} if special else {}),
             **({"monitoringConfiguration": logs} if self._settings.logs else {}),
         }
         return {

@@ -117,34 +117,34 @@ def plan(
     """
     session = spark = spark or build_session("cdc_lake plan", config.max_record_bytes)
     storage, lake = Storage(session), lake_of(config)
-    there, view = lake.names(storage), SourceView.of(config, lambda: session, source)
-    found, every = Plan(warnings=config.lake.warnings), sorted({*there, *view.topics})
+    landed, view = lake.names(storage), SourceView.of(config, lambda: session, source)
+    run_plan, every = Plan(warnings=config.lake.warnings), sorted({*landed, *view.topics})
     if view.error is None:
         topics = select(tables, every, "topic or bronze table", "name a topic of Kafka")
-        found.warnings += _unmatched_settings(config, every)
-    elif there:
-        topics = select(tables, there, "bronze table", "name one of them, or run again when Kafka responds")
+        run_plan.warnings += _unmatched_settings(config, every)
+    elif landed:
+        topics = select(tables, landed, "bronze table", "name one of them, or run again when Kafka responds")
     else:
         raise view.error
     logs = view.logs(topics)
-    found.broker_error = str(view.error) if view.error else None
+    run_plan.broker_error = str(view.error) if view.error else None
     newest = dict[str, SubjectVersion | None]()
     try:
         subjects = subjects or open_subjects(config.registry)
-        newest = {topic: subjects.version(f"{topic}{VALUE_SUFFIX}") for topic in topics if topic in there}
+        newest = {topic: subjects.version(f"{topic}{VALUE_SUFFIX}") for topic in topics if topic in landed}
     except CdcLakeError as error:
-        found.registry_error = str(error)
+        run_plan.registry_error = str(error)
     for topic in topics:
         look = _TopicPlanner(lake, spark, topic, config.table(topic), newest.get(topic))
-        found.tables.append(look.bronze(logs.get(topic), view.source))
-        if topic in there:
-            found.warnings += look.warnings()
-            found.tables += [look.silver(target) for target in lake.silver(topic)]
+        run_plan.tables.append(look.bronze(logs.get(topic), view.source))
+        if topic in landed:
+            run_plan.warnings += look.warnings()
+            run_plan.tables += [look.silver(target) for target in lake.silver(topic)]
     leases = {layer: Leases(lake, config.lake.lease, storage, "", layer) for layer in ("bronze", "silver")}
-    for table in found.tables:
+    for table in run_plan.tables:
         holder = leases[table.layer].holder(table.table)
         table.held_by = str(holder) if holder else None
-    return found
+    return run_plan
 
 
 def _unmatched_settings(config: Config, topics: Sequence[str]) -> list[str]:
@@ -171,7 +171,7 @@ class _TopicPlanner:
 
     def bronze(self, log: TopicLog | None, source: TopicSource | None) -> TablePlan:
         """The plan of the bronze job."""
-        found = TablePlan(
+        table_plan = TablePlan(
             table=self.topic, layer="bronze", what="unknown: Kafka does not respond, or does not have the topic"
         )
         storage = Storage(self.spark)
@@ -182,34 +182,34 @@ class _TopicPlanner:
             if progress is None:
                 check_holds_no_tables(storage, table.path, self.topic)
         except ConfigError as error:
-            found.what = "nothing"
-            found.refused.append(str(error))
-            return found
+            table_plan.what = "nothing"
+            table_plan.refused.append(str(error))
+            return table_plan
         before = progress.position if progress else {}
         if log is None or source is None:
-            return found
+            return table_plan
         try:
             if log.problem:
                 raise log.problem
             self.settings.check(self.topic)
             before = before if progress else offsets_of(self.settings.read.start, log, source)
         except CdcLakeError as error:
-            found.refused.append(str(error))
+            table_plan.refused.append(str(error))
         left = unread(log, progress.offsets.get(log.id, {}) if progress else before)
-        found.consumed_from = {str(p): offset for p, offset in before.items()}
-        found.consumed_to = {str(p): span.end for p, span in log.partitions.items()}
-        found.records = count_offsets(left)
+        table_plan.consumed_from = {str(p): offset for p, offset in before.items()}
+        table_plan.consumed_to = {str(p): span.end for p, span in log.partitions.items()}
+        table_plan.records = count_offsets(left)
         if progress is None:
-            found.what = "creates the table" if found.records else "nothing: the topic is empty"
+            table_plan.what = "creates the table" if table_plan.records else "nothing: the topic is empty"
         else:
-            found.what = "appends" if found.records else "nothing"
+            table_plan.what = "appends" if table_plan.records else "nothing"
             if log.id not in progress.offsets:
-                found.why.append("the topic was re-created: its records are landed as a new generation")
+                table_plan.why.append("the topic was re-created: its records are landed as a new generation")
         most = self.settings.read.max_records_per_batch
-        batches = -(-found.records // most)
+        batches = -(-table_plan.records // most)
         if batches > 1:
-            found.why.append(f"in {batches} batches of at most {most} records")
-        return found
+            table_plan.why.append(f"in {batches} batches of at most {most} records")
+        return table_plan
 
     def warnings(self) -> list[str]:
         """Warnings about the bronze table."""
@@ -224,7 +224,7 @@ class _TopicPlanner:
         table, landed = table.with_current_key(progress.key_from if progress else None), table.landed
         known = table.bronze.reached_by(progress, landed)
         is_compared, reached = progress is not None and known is None, known or 0
-        found = TablePlan(
+        table_plan = TablePlan(
             table=target.name,
             layer="silver",
             what="nothing",
@@ -236,24 +236,24 @@ class _TopicPlanner:
         if reached < landed.commit:
             rows = table.bronze_rows.where((F.col("batch") > reached) & (F.col("status") == "ok"))
             batch = Batch.of(table, (reached + 1, landed.commit), progress, rows, is_comparison=is_compared)
-            found.records = batch.counts.total
-            found.what, found.why = _describe_merge(batch)
+            table_plan.records = batch.counts.total
+            table_plan.what, table_plan.why = _describe_merge(batch)
         try:
             table.check_columns()
             if is_compared and progress is not None:
                 table.check_not_behind(progress)
             if batch is not None and batch.counts.total and (schemas := batch.find_schemas()) is not None:
                 after = schemas.layout_change
-                found.warnings = [*_partial_rows(batch, schemas), *_order_by_time(batch)]
-                found.steps = _planned_steps(table, after)
+                table_plan.warnings = [*_partial_rows(batch, schemas), *_order_by_time(batch)]
+                table_plan.steps = _planned_steps(table, after)
                 check_steps(target.name, after.steps, settings.schema_.evolution)
             if after is not None:
                 announced = self._announced(table, after)
-                found.announced = _planned_steps(table, announced)
+                table_plan.announced = _planned_steps(table, announced)
                 check_steps(f"{self.topic}{VALUE_SUFFIX} in the registry", announced.steps, settings.schema_.evolution)
         except CdcLakeError as error:
-            found.refused.append(str(error))
-        return found
+            table_plan.refused.append(str(error))
+        return table_plan
 
     def _announced(self, table: SilverTable, after: LayoutChange) -> LayoutChange:
         """The columns with the latest registry schema.
@@ -286,7 +286,7 @@ def _partial_rows(batch: Batch, schemas: BatchSchemas) -> list[str]:
     """Warnings about updates that send null for unchanged columns."""
     if batch.table.settings.envelope.null_means_unchanged:
         return []
-    sources = [source_fields(one.tree) for one in schemas.values]
+    sources = [source_fields(schema.tree) for schema in schemas.values]
     advice = "set binlog_row_image=full on the database server, or list such columns in envelope.null_means_unchanged"
     if any("vgtid" in names for names in sources):
         return [f"Vitess sends null for columns that the binlog omits; {advice}"]
@@ -295,19 +295,19 @@ def _partial_rows(batch: Batch, schemas: BatchSchemas) -> list[str]:
     keys = {name for tree in schemas.key_trees for name in key_fields(tree)}
     rows, layouts = with_decoded_values(
         batch.rows.where(F.col("op") == "u"),
-        {one.fingerprint: (one,) for one in schemas.values},
+        {schema.fingerprint: (schema,) for schema in schemas.values},
         body=framing.body(F.col("raw_value"), F.col("framing")["value"], schemas.frames),
         named=F.col("value_schema"),
         before=None,
     )
 
-    def is_bare(one: DecodedLayout) -> Column | None:
+    def is_bare(layout: DecodedLayout) -> Column | None:
         """Whether `before` has only the key's columns; null if there is no `before`."""
-        others = [name for name in row_fields(one.tree) if name not in keys]
-        if shape_of(one.tree) != "envelope" or "before" not in fields(one.tree) or not others:
+        non_keys = [name for name in row_fields(layout.tree) if name not in keys]
+        if shape_of(layout.tree) != "envelope" or "before" not in fields(layout.tree) or not non_keys:
             return None
-        before = before_row_of(one.tree, one.value)
-        return F.when(before.isNotNull(), reduce(and_, (before[name].isNull() for name in others)))
+        before = before_row_of(layout.tree, layout.value)
+        return F.when(before.isNotNull(), reduce(and_, (before[name].isNull() for name in non_keys)))
 
     if rows.agg(F.bool_and(layouts.chosen(is_bare).cast("boolean"))).collect()[0][0]:
         return [f"the updates have only the key in `before`, so unchanged columns are null; {advice}"]

@@ -53,10 +53,10 @@ class OffsetRange:
         Raises:
             ConfigError: the text is not an offset range.
         """
-        found = _OFFSET_RANGE.fullmatch(text)
-        if not found:
+        match = _OFFSET_RANGE.fullmatch(text)
+        if not match:
             raise ConfigError(text, "invalid offset range", "write partition@offset, for example 0@120 or 0@120-180")
-        generation, partition, first, last = found.groups()
+        generation, partition, first, last = match.groups()
         return cls(int(generation or 0), int(partition), int(first), int(last or first))
 
 
@@ -90,12 +90,12 @@ class Selection:
         stage, code, message = (F.col(f"error.{name}") for name in ("stage", "code", "message"))
         named = [(stage == text) | (code == text) | message.contains(text) for text in self.reasons]
         within = [
-            (F.col("generation") == one.generation)
-            & (F.col("partition") == one.partition)
-            & F.col("offset").between(one.first, one.last)
-            for one in self.offsets
+            (F.col("generation") == offset_range.generation)
+            & (F.col("partition") == offset_range.partition)
+            & F.col("offset").between(offset_range.first, offset_range.last)
+            for offset_range in self.offsets
         ]
-        parts = [reduce(or_, several) for several in (named, within) if several]
+        parts = [reduce(or_, alternatives) for alternatives in (named, within) if alternatives]
         written_ms = F.unix_millis("kafka_timestamp")
         if self.since is not None:
             parts.append(written_ms >= milliseconds(self.since))
@@ -120,8 +120,8 @@ def selected(lake: Lake, topic: str, spark: SparkSession, selection: Selection) 
     is_of_last = is_with_last & F.lag(is_named).over(in_partition)
     is_of_next = F.lead(is_with_last & is_named).over(in_partition)
     is_selected = is_named | F.coalesce(is_of_last, F.lit(False)) | F.coalesce(is_of_next, F.lit(False))
-    found = quarantined_rows(lake, topic, spark, dropped=selection.dropped)
-    return found.withColumn("is_selected", is_selected).where("is_selected").drop("is_selected")
+    rows = quarantined_rows(lake, topic, spark, dropped=selection.dropped)
+    return rows.withColumn("is_selected", is_selected).where("is_selected").drop("is_selected")
 
 
 def quarantined_rows(lake: Lake, topic: str, spark: SparkSession, *, dropped: bool) -> DataFrame:
@@ -255,7 +255,7 @@ def list_quarantined(
         UnknownTableError: a name or glob matches no bronze table.
     """
     spark = spark or build_session("cdc_lake quarantine", config.max_record_bytes)
-    found, lake = QuarantineListing(), lake_of(config)
+    listing, lake = QuarantineListing(), lake_of(config)
     for topic in select_landed(lake, Storage(spark), tables):
         rows = selected(lake, topic, spark, selection).select(
             F.struct(*COORDINATES).alias("at"),
@@ -266,7 +266,7 @@ def list_quarantined(
         )
         if each:
             shown = rows.orderBy("place").limit(limit).collect()
-            found.records += [_listed_record(topic, row) for row in shown]
+            listing.records += [_listed_record(topic, row) for row in shown]
         else:
             rows = rows.groupBy("stage", "code", "reason").agg(
                 F.count("*").alias("records"),
@@ -275,10 +275,10 @@ def list_quarantined(
                 F.min_by("at", "place").alias("at"),
             )
             shown = rows.orderBy(F.desc("records"), "stage", "code", "reason").limit(limit).collect()
-            found.groups += [_reason_group(topic, row) for row in shown]
+            listing.groups += [_reason_group(topic, row) for row in shown]
         if len(shown) == limit:
-            found.left_out += rows.count() - limit
-    return found
+            listing.left_out += rows.count() - limit
+    return listing
 
 
 def _listed_record(topic: str, row: Row) -> ListedRecord:

@@ -106,12 +106,12 @@ def show_quarantined(
     """
     spark = spark or build_session("cdc_lake quarantine", config.max_record_bytes)
     storage, lake, of_files = Storage(spark), lake_of(config), bool(config.files.root)
-    found: list[QuarantinedRecord] = []
+    records: list[QuarantinedRecord] = []
     for topic in select_landed(lake, storage, tables):
-        if len(found) < limit:
-            rows = selected(lake, topic, spark, selection).orderBy(kafka_position()).limit(limit - len(found))
-            found += _read_records(lake, topic, config.table(topic), spark, rows, of_files=of_files)
-    return found
+        if len(records) < limit:
+            rows = selected(lake, topic, spark, selection).orderBy(kafka_position()).limit(limit - len(records))
+            records += _read_records(lake, topic, config.table(topic), spark, rows, of_files=of_files)
+    return records
 
 
 def _read_records(
@@ -199,17 +199,17 @@ def _schemas(row: Row, side: Side, files: SchemaFiles) -> Sequence[WriterSchema]
 
 
 def _attempt(schema: WriterSchema, data: bytes) -> SchemaAttempt:
-    found = SchemaAttempt(fingerprint=schema.fingerprint)
+    attempt = SchemaAttempt(fingerprint=schema.fingerprint)
     try:
-        found.name = schema.tree.get("name")
+        attempt.name = schema.tree.get("name")
         if schema.format == "avro":
-            fields, found.stops_at = fields_read(schema, data)
-            found.fields = {name: _truncated(value_text(value)) for name, value in fields.items()}
+            fields, attempt.stops_at = fields_read(schema, data)
+            attempt.fields = {name: _truncated(value_text(value)) for name, value in fields.items()}
         if not reads(schema, data):
-            found.problem = reason(schema, data)
+            attempt.problem = reason(schema, data)
     except SchemaError as exc:
-        found.problem = f"the schema is refused: {exc}"
-    return found
+        attempt.problem = f"the schema is refused: {exc}"
+    return attempt
 
 
 def _text_or_hex(data: bytes | None) -> str | None:
@@ -224,7 +224,7 @@ def _text(data: bytes) -> str | None:
         text = data.decode()
     except UnicodeDecodeError:
         return None
-    return text[:_SHOWN_TEXT] if all(one.isprintable() or one in "\n\r\t" for one in text) else None
+    return text[:_SHOWN_TEXT] if all(character.isprintable() or character in "\n\r\t" for character in text) else None
 
 
 def _truncated(text: str | None) -> str | None:

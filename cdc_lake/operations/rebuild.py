@@ -188,9 +188,9 @@ class _RebuiltTable:
             DataLossError: bronze lacks the complete history of some rows, and the options do not keep them.
             UnsupportedError: bronze has no row event.
         """
-        there, landed = table.bronze_rows.where(F.col("status") == "ok"), table.landed
-        rows = rows_until(there, options.until, landed, table.name)
-        last = landed.commit if options.until is None else _last_whole_batch(there, rows, landed.commit)
+        events, landed = table.bronze_rows.where(F.col("status") == "ok"), table.landed
+        rows = rows_until(events, options.until, landed, table.name)
+        last = landed.commit if options.until is None else _last_whole_batch(events, rows, landed.commit)
         progress = before if options.is_seeded else None
         batch = Batch.of(table, (1, landed.commit), progress, rows, is_comparison=options.is_seeded)
         batch.find_table_events()
@@ -200,7 +200,7 @@ class _RebuiltTable:
         batch.check_expectations(done)
         batch.check_casts()
         if not (options.is_seeded or options.key):
-            _check_history(table, schemas, there)
+            _check_history(table, schemas, events)
         outcome = fold_events(batch)
         for warning in outcome.warnings_of_comparison():
             done.warn(warning)
@@ -214,9 +214,9 @@ class _RebuiltTable:
         if self.before is None:
             return self.rows.limit(0)
         rows, keys = self.table.stored_rows, self.outcome.schemas.layout.keys
-        there = {name: F.col(quoted(name)) if name in rows.columns else F.lit(None) for name in keys}
+        columns = {name: F.col(quoted(name)) if name in rows.columns else F.lit(None) for name in keys}
         return self.outcome.schemas.with_key(
-            rows.withColumns({name: value.cast(keys[name]) for name, value in there.items()})
+            rows.withColumns({name: value.cast(keys[name]) for name, value in columns.items()})
         )
 
     def check_complete(self, gone: DataFrame, options: RebuildOptions) -> None:
@@ -231,9 +231,9 @@ class _RebuiltTable:
             DataLossError: an event is missing, and the options do not accept loss.
         """
         assert self.before is not None, "a missing event implies that the table exists"
-        old, there = list(self.before.keys), self.table.stored_rows.columns
+        old, columns = list(self.before.keys), self.table.stored_rows.columns
         rows = self.stored.where(~F.col(DELETED))
-        if set(self.outcome.schemas.layout.keys) <= set(there):
+        if set(self.outcome.schemas.layout.keys) <= set(columns):
             starts = self.table.bronze_rows.where((F.col("status") == "ok") & is_start())
             rows = rows.join(starts.select(F.col("key").alias(KEY)).distinct(), KEY, "left_anti")
         elif set(old) <= set(self.rows.columns):
@@ -268,17 +268,17 @@ class _RebuiltTable:
         )
         both = was.join(is_now, F.col("was")[KEY] == F.col("is_now")[KEY], "full")
         key = F.coalesce(F.col("was")[KEY], F.col("is_now")[KEY])
-        others = both.select(what.alias("what"), key.alias("key")).where(F.col("what").isNotNull()).persist()
+        differing = both.select(what.alias("what"), key.alias("key")).where(F.col("what").isNotNull()).persist()
         try:
             done = self.done
-            found: dict[str, int] = {what: number for what, number in others.groupBy("what").count().collect()}
-            numbers = {name: found.get(name, 0) for name in ("changed", "only_before", "only_after")}
+            counts: dict[str, int] = {what: number for what, number in differing.groupBy("what").count().collect()}
+            numbers = {name: counts.get(name, 0) for name in ("changed", "only_before", "only_after")}
             done.count(same=self.rows.count() - numbers["changed"] - numbers["only_after"], **numbers)
-            for name in found:
-                some = others.where(F.col("what") == name).orderBy("key").limit(_EXAMPLES).collect()
+            for name in counts:
+                some = differing.where(F.col("what") == name).orderBy("key").limit(_EXAMPLES).collect()
                 done.examples[name] = [row["key"] for row in some]
         finally:
-            others.unpersist()
+            differing.unpersist()
 
     def commit(self, run: OpenRun) -> None:
         """Write the side table, and then the table, in one commit."""
@@ -296,23 +296,23 @@ class _RebuiltTable:
         failpoints.reach("rebuild.after_overwrite")
 
 
-def _last_whole_batch(there: DataFrame, rows: DataFrame, newest: int) -> int:
+def _last_whole_batch(events: DataFrame, rows: DataFrame, newest: int) -> int:
     """The last bronze batch up to which all rows are included."""
-    left_out = there.join(rows.select(*_PLACE), _PLACE, "left_anti")
+    left_out = events.join(rows.select(*_PLACE), _PLACE, "left_anti")
     ((first,),) = left_out.agg(F.min("batch")).collect()
     return newest if first is None else int(first) - 1
 
 
-def _check_history(table: SilverTable, schemas: BatchSchemas, there: DataFrame) -> None:
+def _check_history(table: SilverTable, schemas: BatchSchemas, events: DataFrame) -> None:
     """Check that bronze has the complete history of each silver row.
 
     Raises:
         DataLossError: bronze's first batches, with the history of some rows, were deleted.
     """
-    ((first,),) = there.agg(F.min("first_batch")).collect()
+    ((first,),) = events.agg(F.min("first_batch")).collect()
     if first == 1:
         return
-    starts = there.where(is_start()).select(F.col("key").alias(KEY)).distinct()
+    starts = events.where(is_start()).select(F.col("key").alias(KEY)).distinct()
     number = schemas.with_key(table.stored_rows).join(starts, KEY, "left_anti").count()
     if number:
         raise DataLossError(
@@ -325,8 +325,8 @@ def _check_history(table: SilverTable, schemas: BatchSchemas, there: DataFrame) 
 def _with_changes(table: SilverTable, schemas: BatchSchemas, changes: Changes) -> DataFrame:
     """Silver's rows with `changes` applied, and `__key`."""
     stored = schemas.with_key(table.stored_rows)
-    others = stored.join(changes.rows.select(KEY), KEY, "left_anti")
-    untouched = as_columns_of(changes.upserts().schema, others)
+    unchanged = stored.join(changes.rows.select(KEY), KEY, "left_anti")
+    untouched = as_columns_of(changes.upserts().schema, unchanged)
     return untouched.unionByName(with_kept(changes, stored).upserts())
 
 
@@ -346,18 +346,18 @@ def find_key_change(table: SilverTable, key: Sequence[str]) -> KeyFrom:
             f"the newest key of {table.name} is {','.join(sorted(newest))}",
             "name these columns",
         )
-    others = [name for name, one in keys.items() if same_key(one, newest) is None]
+    former_schemas = [name for name, one in keys.items() if same_key(one, newest) is None]
     landed, topics = table.landed, list(table.landed.offsets)
-    if not others:
+    if not former_schemas:
         return KeyFrom(topic_id=topics[0], start={}, whole=landed.position)
-    last = max(came[name] for name in others)
-    behind = F.max(F.when(F.col(side).isin(others), F.col("offset") + 1))
+    last = max(came[name] for name in former_schemas)
+    behind = F.max(F.when(F.col(side).isin(former_schemas), F.col("offset") + 1))
     # In partitions without such an event: the records with a later timestamp.
     later = F.min(F.when(F.col("log_ts") >= last["log_ts"], F.col("offset")))
     of_topic = table.bronze_rows.where(F.col("generation") == last["generation"])
-    found = of_topic.groupBy("partition").agg(F.greatest(behind, later).alias("start")).collect()
+    partitions = of_topic.groupBy("partition").agg(F.greatest(behind, later).alias("start")).collect()
     topic_id = topics[last["generation"]]
-    starts = {row["partition"]: row["start"] for row in found if row["start"] is not None}
+    starts = {row["partition"]: row["start"] for row in partitions if row["start"] is not None}
     return KeyFrom(topic_id=topic_id, start={**landed.offsets[topic_id], **starts}, whole=landed.position)
 
 
@@ -376,8 +376,8 @@ def former_deletes(table: SilverTable, before: SilverProgress, key_from: KeyFrom
     last = former.groupBy("key").agg(F.max_by("op", kafka_position()).alias("op"))
     deleted = last.where(F.col("op").isin(*DELETES)).select(F.col("key").alias(KEY))
     schemas, silver = table.schemas_in(former, before), table.stored_rows
-    found = silver.limit(0) if schemas is None else schemas.with_key(silver).join(deleted, KEY, "left_semi")
-    return found.select(*map(quoted, before.keys))
+    rows = silver.limit(0) if schemas is None else schemas.with_key(silver).join(deleted, KEY, "left_semi")
+    return rows.select(*map(quoted, before.keys))
 
 
 def _keys(table: SilverTable) -> tuple[str, dict[str, dict[str, str]]]:
@@ -396,4 +396,4 @@ def _keys(table: SilverTable) -> tuple[str, dict[str, dict[str, str]]]:
     if not trees:
         raise UnsupportedError(table.name, "bronze has no event with a key", "run the bronze job first")
     sent = zip(trees, sent_columns(trees.values(), []).keys, strict=True)
-    return side, {name: table.column_mapping.target_types(table.name, one) for name, one in sent}
+    return side, {name: table.column_mapping.target_types(table.name, key) for name, key in sent}

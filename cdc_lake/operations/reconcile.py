@@ -101,11 +101,11 @@ def _prefix(databases: Mapping[str, DatabaseConfig], topic: str) -> str:
 
 
 def _table_of(tables: Sequence[SourceTable], topic: str, prefix: str) -> SourceTable:
-    found = next((table for table in tables if table.topic(prefix) == topic), None)
-    if found is None:
+    source_table = next((table for table in tables if table.topic(prefix) == topic), None)
+    if source_table is None:
         what = f"the database of `databases.{prefix}` has no table with this topic"
         raise UnknownTableError(topic, what, "check which database the topic comes from")
-    return found
+    return source_table
 
 
 @dataclass(frozen=True)
@@ -125,30 +125,30 @@ class _Reconcile(Work):
         except CdcLakeError as error:
             done.warn(f"bronze's rows were not counted: {error}")
         with _Snapshot.at(self.run, target, spark) as look:
-            found = self._compare(look, done)
+            diff = self._compare(look, done)
         silver_lsn = lsn_of_silver(look.rows)
-        if found.counts and self.wait_seconds:
+        if diff.counts and self.wait_seconds:
             with done.phase("recheck"):
-                found = self._recheck(target, spark, found, done)
+                diff = self._recheck(target, spark, diff, done)
         done.version_before = done.version_after = look.version
-        done.count(**found.counts)
+        done.count(**diff.counts)
         done.reconciled = ReconcileResult(
             source_lsn=_lsn_text(look.source_lsn),
             silver_lsn=None if silver_lsn is None else _lsn_text(silver_lsn),
             columns=dict(look.columns),
-            losses=dict(found.losses),
+            losses=dict(diff.losses),
             first=[
-                DifferentRow(kind=one.kind, key=look.shared.key_values(one.key), columns=one.columns)
-                for one in found.first[: self.keys]
+                DifferentRow(kind=row.kind, key=look.shared.key_values(row.key), columns=row.columns)
+                for row in diff.first[: self.keys]
             ],
         )
         done.status = "ok"
-        if found.lost_keys:
+        if diff.lost_keys:
             done.warn(
-                f"{found.lost_keys} of the missing keys have dates before 15 October 1582, which Debezium may send as "
+                f"{diff.lost_keys} of the missing keys have dates before 15 October 1582, which Debezium may send as "
                 "other dates, that is, as keys of other rows (docs/reference/types.md)"
             )
-        if found.counts:
+        if diff.counts:
             done.warn(
                 f"the source was read at {done.reconciled.source_lsn}, and silver had changes up to "
                 f"{done.reconciled.silver_lsn or 'no source position'}; the changes between may have been in flight: "
@@ -159,51 +159,51 @@ class _Reconcile(Work):
                     "silver's events have no position, so their source time orders them. If the source's clock was set "
                     "back, set `merge.order: log` and run `cdc-lake rebuild`"
                 )
-            done.fail(_difference(done.table, found))
+            done.fail(_difference(done.table, diff))
         return False
 
     def _compare(self, look: _Snapshot, done: TableReport) -> Differences:
         with done.phase("ranges"):
             ranges = differing_ranges(look.source.split, look.silver.sum, look.source.count())
-        found = Differences(look.shared, max(self.keys, _MAX_RECHECKED_KEYS if self.wait_seconds else 0))
+        diff = Differences(look.shared, max(self.keys, _MAX_RECHECKED_KEYS if self.wait_seconds else 0))
         if ranges.differing:
             with done.phase("rows"):
                 buckets = RangeBuckets.of(ranges.differing)
-                found.compare(look.source.rows(buckets), look.silver.rows(buckets, ranges.differing_rows))
+                diff.compare(look.source.rows(buckets), look.silver.rows(buckets, ranges.differing_rows))
         done.count(
             source=ranges.source_rows,
             silver=ranges.silver_rows,
             ranges=ranges.compared,
             ranges_differing=len(ranges.differing),
         )
-        surplus = found.counts["extra"] + found.counts["repeated"]
-        missing = found.counts["missing"] + found.losses[QUARANTINED_KEY]
+        surplus = diff.counts["extra"] + diff.counts["repeated"]
+        missing = diff.counts["missing"] + diff.losses[QUARANTINED_KEY]
         check_totals(done.table, ranges.source_rows + surplus, silver=ranges.silver_rows, missing=missing)
-        return found
+        return diff
 
-    def _recheck(self, target: SilverTarget, spark: SparkSession, found: Differences, done: TableReport) -> Differences:
+    def _recheck(self, target: SilverTarget, spark: SparkSession, diff: Differences, done: TableReport) -> Differences:
         """Recheck the keys that differ until they are equal or the time is up."""
-        if found.counts.total() > len(found.first):
+        if diff.counts.total() > len(diff.first):
             done.warn(f"more keys differ than can be rechecked ({_MAX_RECHECKED_KEYS})")
-            return found
+            return diff
         until = monotonic() + self.wait_seconds
-        while found.counts and (left := until - monotonic()) > 0:
+        while diff.counts and (left := until - monotonic()) > 0:
             if self.scheduler.wait(min(left, _RECHECK_SECONDS)):
                 break
             with _Snapshot.at(self.run, target, spark) as look:
-                again = Differences(look.shared, found.kept)
-                keys = list(dict.fromkeys(one.key for one in found.first))
+                again = Differences(look.shared, diff.kept)
+                keys = list(dict.fromkeys(row.key for row in diff.first))
                 again.compare(look.source.rows_of(keys), look.silver.rows_of(keys))
-            again.losses = found.losses  # counted by the first comparison
-            found = again
-        return found
+            again.losses = diff.losses  # counted by the first comparison
+            diff = again
+        return diff
 
 
 def _lsn_text(place: int) -> str:
     return f"{place >> 32:X}/{place & 0xFFFFFFFF:X}"
 
 
-def _difference(table: str, found: Differences) -> SourceDifferenceError:
-    counts = ", ".join(f"{number} {kind}" for kind, number in found.counts.items())
+def _difference(table: str, diff: Differences) -> SourceDifferenceError:
+    counts = ", ".join(f"{number} {kind}" for kind, number in diff.counts.items())
     todo = "run `cdc-lake story` for these keys; an incremental snapshot of the table sends missed rows again"
     return SourceDifferenceError(table, f"silver differs from the source: {counts}", todo)

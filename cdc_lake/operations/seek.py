@@ -55,7 +55,7 @@ def offset_changes(
     source, lake = source or open_source(config, lambda: spark), lake_of(config)
     topics = select_landed(lake, Storage(spark), tables)
     logs = source.logs(topics)
-    found = []
+    changes = []
     for topic in topics:
         table = lake.bronze(spark, topic)
         progress = progress_of(table)
@@ -68,8 +68,8 @@ def offset_changes(
                 "the topic was re-created, or lost the end of its log, since bronze read it",
                 f"record this loss first: `cdc-lake run bronze --table {topic} --accept-loss`",
             )
-        found += _offset_changes(table, progress, log, offsets_of(to, log, source))
-    return found
+        changes += _offset_changes(table, progress, log, offsets_of(to, log, source))
+    return changes
 
 
 def _offset_changes(
@@ -126,7 +126,7 @@ class _Seek(Work):
                 for partition, offset in to.items()
                 if offset > read[partition]
             ),
-            last={partition: one for partition, one in progress.last.items() if partition not in to},
+            last={partition: identity for partition, identity in progress.last.items() if partition not in to},
             reread_to={partition: end for partition, end in reread_to.items() if to.get(partition, -1) < end},
             sent=sent_after(self.run.config.dead_letter_topic(done.table), progress),
         )

@@ -112,8 +112,8 @@ def status(
         what = f"{view.error.what}, and there is no table in {lake.folder('bronze')} yet"
         raise type(view.error)(view.error.where, what, view.error.todo)
     topics = select_landed(lake, files, tables)
-    found, logs = Status(), view.logs(topics)
-    found.broker_error = str(view.error) if view.error else None
+    lake_status, logs = Status(), view.logs(topics)
+    lake_status.broker_error = str(view.error) if view.error else None
     runs, freshness = _last_runs(files, lake.reports)
     with ThreadPoolExecutor(PARALLEL_READS) as pool:
         plain = FilesReader(lake, files)
@@ -122,22 +122,22 @@ def status(
         try:
             consumed, of_topic = known[0] if known else _read_topic(lake, SparkReader(lake, session()), topic)
         except _UNREADABLE as error:
-            found.tables.append(_unreadable_status(lake, "bronze", topic, error))
+            lake_status.tables.append(_unreadable_status(lake, "bronze", topic, error))
             continue
         if view.source is not None and topic in logs:
             _add_lag(of_topic[0], consumed, logs[topic], view.source)
-        found.tables += of_topic
-    for one in found.tables:
-        one.last_run = runs.get((one.layer, one.table))
-        one.freshness = freshness.get(one.table) if one.layer == "silver" else None
-        one.last_reconcile = runs.get(("reconcile", one.table)) if one.layer == "silver" else None
-    return found
+        lake_status.tables += of_topic
+    for table in lake_status.tables:
+        table.last_run = runs.get((table.layer, table.table))
+        table.freshness = freshness.get(table.table) if table.layer == "silver" else None
+        table.last_reconcile = runs.get(("reconcile", table.table)) if table.layer == "silver" else None
+    return lake_status
 
 
 def _read_topic(lake: Lake, reader: Reader, topic: str) -> tuple[BronzeProgress, list[TableStatus]]:
     """Bronze's progress, and the status of the topic's tables, bronze first."""
     bronze = reader.bronze(topic)
-    found = TableStatus(
+    bronze_status = TableStatus(
         table=topic,
         layer="bronze",
         commit=bronze.progress.commit,
@@ -145,7 +145,7 @@ def _read_topic(lake: Lake, reader: Reader, topic: str) -> tuple[BronzeProgress,
         quarantined=bronze.rows.quarantined(),
     )
     silver = [_silver_status(lake, reader, target, bronze) for target in lake.silver(topic)]
-    return bronze.progress, [found, *silver]
+    return bronze.progress, [bronze_status, *silver]
 
 
 def _unreadable_status(lake: Lake, layer: str, table: str, error: Exception) -> TableStatus:
@@ -165,15 +165,15 @@ def _silver_status(lake: Lake, reader: Reader, target: SilverTarget, bronze: Bro
         return _unreadable_status(lake, "silver", target.name, error)
     is_known = folded is not None and folded.is_of(bronze.table_id, bronze.progress) is not False
     reached = folded.sources[bronze.table_id] if folded and is_known else 0
-    found = TableStatus(
+    silver_status = TableStatus(
         table=target.name, layer="silver", commit=folded.commit if folded else None, consumed={"bronze": reached}
     )
     if reached >= bronze.progress.commit:
-        found.behind_records, found.behind_seconds = 0, 0.0
-        return found
-    found.behind_records, oldest_ms = bronze.rows.waiting(reached)
-    found.behind_seconds = _seconds_since(oldest_ms)
-    return found
+        silver_status.behind_records, silver_status.behind_seconds = 0, 0.0
+        return silver_status
+    silver_status.behind_records, oldest_ms = bronze.rows.waiting(reached)
+    silver_status.behind_seconds = _seconds_since(oldest_ms)
+    return silver_status
 
 
 def _add_lag(bronze: TableStatus, progress: BronzeProgress, log: TopicLog, source: TopicSource) -> None:
@@ -193,7 +193,7 @@ def _seconds_since(then_ms: int | None) -> float:
 
 def _last_runs(storage: Files, folder: str) -> tuple[Mapping[tuple[str, str], LastRun], Mapping[str, Freshness]]:
     """The last run by layer and table, and the last freshness by table, from the latest reports."""
-    found, freshness = dict[tuple[str, str], LastRun](), dict[str, Freshness]()
+    last_runs, freshness = dict[tuple[str, str], LastRun](), dict[str, Freshness]()
     names = [name for name in storage.names(folder) if name.endswith(".json")]
     for name in reversed(names[-_MAX_REPORTS:]):
         report = Report.model_validate_json(storage.read_text(f"{folder}/{name}"))
@@ -204,7 +204,7 @@ def _last_runs(storage: Files, folder: str) -> tuple[Mapping[tuple[str, str], La
                 status=done.status,
                 error=done.error.message if done.error else None,
             )
-            found.setdefault((report.layer, done.table), last)
+            last_runs.setdefault((report.layer, done.table), last)
             if done.freshness:
                 freshness.setdefault(done.table, done.freshness)
-    return found, freshness
+    return last_runs, freshness

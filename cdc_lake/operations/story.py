@@ -124,14 +124,14 @@ def _find_key(table: str, rows: DataFrame, key: str) -> str:
     same = F.lit(sorted(wanted) == names)
     for name, value in wanted.items():
         same = same & columns[name].eqNullSafe(F.lit(value))
-    found = with_key.where(same).select("key").first()
-    if found is None:
+    row = with_key.where(same).select("key").first()
+    if row is None:
         raise ConfigError(
             table,
             f"bronze has no event of key {key}",
             f"its key columns are {', '.join(names) or 'not known yet'}, for example {first['key'] if first else '{}'}",
         )
-    text: str = found["key"]
+    text: str = row["key"]
     return text
 
 
@@ -155,7 +155,7 @@ def _story_events(table: SilverTable, key: str, reached: int) -> tuple[list[Stor
     is_aside = F.col("status").isin("quarantined", "dropped") | F.col("tombstone_of").isNotNull()
     aside, more_aside = _first(table.bronze_rows.where(own & is_aside).withColumn(KAFKA, kafka_position()))
     listed += [(tuple(row[KAFKA]), _unfolded_event(row)) for row in aside]
-    return [event for _, event in sorted(listed, key=lambda one: one[0])], more + more_aside
+    return [event for _, event in sorted(listed, key=lambda pair: pair[0])], more + more_aside
 
 
 def _key_events(table: SilverTable, own: Column) -> tuple[list[tuple[Event, StoryEvent]], int]:
@@ -168,18 +168,18 @@ def _key_events(table: SilverTable, own: Column) -> tuple[list[tuple[Event, Stor
         rejecting = [one for one in table.settings.quality.expectations if one.on_fail == "reject"]
         unmet = with_unmet(typed, rejecting, table.name).drop("key")
         sent, more = _first(typed.join(unmet, KAFKA, "left"))
-    found = [
+    key_events = [
         *(_row_event(row, in_log_order=table.settings.is_in_log_order) for row in sent),
         *map(_whole_table_event, table_events(*table.truncates_and_markers(rows)).events),
     ]
-    found.sort(key=lambda one: one[0].kafka_position)
-    return found[:_MAX_EVENTS], more + len(found[_MAX_EVENTS:])
+    key_events.sort(key=lambda pair: pair[0].kafka_position)
+    return key_events[:_MAX_EVENTS], more + len(key_events[_MAX_EVENTS:])
 
 
 def _first(events: DataFrame) -> tuple[list[Row], int]:
     """The first events in log order, and how many more follow."""
-    found = events.orderBy(KAFKA).limit(_MAX_EVENTS).collect()
-    return found, events.count() - len(found) if len(found) == _MAX_EVENTS else 0
+    rows = events.orderBy(KAFKA).limit(_MAX_EVENTS).collect()
+    return rows, events.count() - len(rows) if len(rows) == _MAX_EVENTS else 0
 
 
 def _fold_events(

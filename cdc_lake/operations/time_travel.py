@@ -67,8 +67,8 @@ def _bronze(lake: Lake, table: str, spark: SparkSession) -> BronzeTable:
 
 
 def _gold(lake: Lake, models: str, table: str, spark: SparkSession) -> Table[GoldProgress]:
-    there, todo = model_names(Path(models)), "see `gold.models` in the settings"
-    name = only_one(select([table], there, f"model in {Path(models)}", todo), table)
+    names, todo = model_names(Path(models)), "see `gold.models` in the settings"
+    name = only_one(select([table], names, f"model in {Path(models)}", todo), table)
     gold = open_gold(lake, models, name, spark)
     if not gold.exists():
         raise UnknownTableError(name, "the gold table does not exist yet", "run the gold job first")
@@ -120,9 +120,9 @@ class _Silver:
         if isinstance(since, SourceTime | Offset) or isinstance(until, SourceTime | Offset):
             return self.at(since), self.at(until)
         silver, keys = self._table()
-        one, other = (_version(silver, self.name, point, _TODO_OF_SILVER) for point in (since, until))
-        states = [_State(rows, keys) for rows in silver.differing(min(one, other), max(one, other))]
-        return (states[0], states[1]) if one <= other else (states[1], states[0])
+        start, end = (_version(silver, self.name, point, _TODO_OF_SILVER) for point in (since, until))
+        states = [_State(rows, keys) for rows in silver.differing(min(start, end), max(start, end))]
+        return (states[0], states[1]) if start <= end else (states[1], states[0])
 
     def _table(self) -> tuple[Table[Any], Sequence[str]]:
         silver = self.target.open(self.spark)
@@ -149,9 +149,9 @@ class _Silver:
             raise TimeTravelError(topic, f"bronze has no row event up to {point}", "name a later point")
         batch.check_expectations(TableReport(table=topic))
         changes = fold_events(batch).changes(landed.commit)
-        found = changes.upserts().drop(KEY)
+        upserts = changes.upserts().drop(KEY)
         # The rows are not from a commit of silver.
-        return _State(found.withColumn(BATCH, F.lit(None).cast("bigint")), changes.keys)
+        return _State(upserts.withColumn(BATCH, F.lit(None).cast("bigint")), changes.keys)
 
 
 def _version(table: Table[Any], name: str, as_of: int | datetime | str | None, todo: str = _TODO) -> int:
@@ -165,14 +165,14 @@ def _version(table: Table[Any], name: str, as_of: int | datetime | str | None, t
     if isinstance(as_of, int):
         version, what = as_of, f"version {as_of} does not exist or has expired"
     else:
-        found = table.version_at(milliseconds(as_of))
-        version = -1 if found is None else found
+        latest = table.version_at(milliseconds(as_of))
+        version = -1 if latest is None else latest
         what = f"the version at {as_of} does not exist or has expired"
     if version < 0 or not table.has(version):
         # Oldest first, so expired versions come first.
         known = table.history()[::-1]
-        there = known[bisect_left(known, True, key=lambda one: table.has(one.version)) :]
-        first, last = (f"{one.version} ({iso(one.at_ms)})" for one in (there[0], there[-1]))
+        readable = known[bisect_left(known, True, key=lambda commit: table.has(commit.version)) :]
+        first, last = (f"{commit.version} ({iso(commit.at_ms)})" for commit in (readable[0], readable[-1]))
         raise ExpiredError(name, f"{what}; the table has versions {first} to {last}", todo)
     return version
 
@@ -240,12 +240,12 @@ def _check_snapshot_has_ended(rows: DataFrame, point: SourceTime, topic: str) ->
     first_end = F.min(F.when(is_snapshot_end(F.col("snapshot")), kafka_position()))
     first_other = F.min(F.when(~is_row, kafka_position()))
     of_rows = rows.where(F.col("tombstone_of").isNull() & (F.col("key").isNotNull() | (F.col("op") == TRUNCATE)))
-    found = of_rows.agg(
+    summary = of_rows.agg(
         F.coalesce(first_end, first_other).alias("end"),
         F.max(is_row & F.col("snapshot").isNotNull()).alias("is_marked"),
         F.min(_event_time_ms()).alias("first_ms"),
     )
-    ((end, is_marked, first_ms),) = found.collect()
+    ((end, is_marked, first_ms),) = summary.collect()
     if end is None and is_marked:
         raise TimeTravelError(topic, "bronze does not have all of its first snapshot", "run the bronze job first")
     of_snapshot = rows.where(is_row)
@@ -268,12 +268,12 @@ def _differences(before: _State, after: _State) -> DataFrame:
     same_key = is_same(StructType([columns[name] for name in after.keys]))
     old, new = F.col("was"), F.col("is_now")
     of_source = StructType([field for field in columns if field.name not in SILVER_META])
-    found = (
+    row_changes = (
         F.when(old.isNull(), F.array(_change("insert", new)))
         .when(new.isNull(), F.array(_change("delete", old)))
         .when(~is_same(of_source), F.array(_change("update_preimage", old), _change("update_postimage", new)))
     )
-    changed = was.join(is_now, same_key, "full").select(F.explode(found).alias("change"))
+    changed = was.join(is_now, same_key, "full").select(F.explode(row_changes).alias("change"))
     return changed.select("change.row.*", F.col("change.type").alias(CHANGE_TYPE))
 
 
@@ -288,8 +288,8 @@ def is_same(fields: StructType) -> Column:
     """Whether `was` and `is_now` are equal in these fields. Spark cannot compare maps, so it compares their entries."""
 
     def value(struct: str, field: StructField) -> Column:
-        found = F.col(struct)[field.name]
-        return F.array_sort(F.map_entries(found)) if isinstance(field.dataType, MapType) else found
+        column = F.col(struct)[field.name]
+        return F.array_sort(F.map_entries(column)) if isinstance(field.dataType, MapType) else column
 
     return reduce(and_, (value("was", field).eqNullSafe(value("is_now", field)) for field in fields))
 

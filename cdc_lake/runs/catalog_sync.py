@@ -134,11 +134,11 @@ def sync_catalog(
         except InfrastructureError:
             raise
         except CdcLakeError as error:
-            for one in report.entries:
-                if (one.layer, one.table) == (entry.layer, entry.table):
-                    one.error = ReportedError.of(error)
-    for one in comparison.surplus():
-        comparison.catalog.drop(*one.entry.split("."))
+            for entry_report in report.entries:
+                if (entry_report.layer, entry_report.table) == (entry.layer, entry.table):
+                    entry_report.error = ReportedError.of(error)
+    for entry_report in comparison.surplus():
+        comparison.catalog.drop(*entry_report.entry.split("."))
     return report
 
 
@@ -155,15 +155,15 @@ def drop_from_catalog(
     comparison = _CatalogComparison(config, tables, layers, spark or _session(config))
     for entry in comparison.entries:
         check_is_ours(entry, comparison.found[entry.database])
-    there = [
+    pairs = [
         (entry, name)
         for entry in comparison.entries
         for name in entry.names
         if name in comparison.found[entry.database]
     ]
-    report = CatalogReport(entries=[*(_entry_report(entry, name, []) for entry, name in there), *comparison.surplus()])
-    for one in report.entries:
-        comparison.catalog.drop(*one.entry.split("."))
+    report = CatalogReport(entries=[*(_entry_report(entry, name, []) for entry, name in pairs), *comparison.surplus()])
+    for entry_report in report.entries:
+        comparison.catalog.drop(*entry_report.entry.split("."))
     return report
 
 
@@ -190,18 +190,18 @@ def _lake_table(lake: Lake, models: str, layer: str, name: str) -> _LakeTable:
     return _LakeTable(layer, name, path, StorageConfig(), lambda spark: DeltaLakeTable(spark, path))
 
 
-def check_catalog_name(lake: Lake, storage: Storage, layer: str, table: str, others: Mapping[str, str]) -> None:
+def check_catalog_name(lake: Lake, storage: Storage, layer: str, table: str, collisions: Mapping[str, str]) -> None:
     """Check that a new table does not take the catalog name of another table.
 
     Existing tables keep their names; of several new tables, the first by name gets it.
 
     Args:
-        others: the tables with the same catalog name, and the name; see `colliding`.
+        collisions: the tables with the same catalog name, and the name; see `colliding`.
 
     Raises:
         ConfigError: another table has the name.
     """
-    for other, name in others.items():
+    for other, name in collisions.items():
         if other < table or lake.holds(storage, layer, other):
             raise ConfigError(
                 table,
@@ -225,8 +225,8 @@ class _CatalogWriter:
         try:
             config, lake, spark = self._run.config, self._run.lake, self._run.spark
             self._catalog = self._catalog or open_catalog(config.catalog, partial(hadoop, spark))
-            found = _lake_table(lake, config.gold.models, layer, table)
-            entry = _entry(config.catalog, lake, SparkReader(lake, spark), self._run.storage, found)
+            lake_table = _lake_table(lake, config.gold.models, layer, table)
+            entry = _entry(config.catalog, lake, SparkReader(lake, spark), self._run.storage, lake_table)
             if entry is not None:
                 _put(self._catalog, entry)
         except Exception as error:
@@ -244,8 +244,8 @@ def _put(catalog: Catalog, entry: Entry) -> None:
 
 def _entry(catalog: CatalogConfig, lake: Lake, reader: Reader, files: Files, table: _LakeTable) -> Entry | None:
     """The catalog entry of a table; None if the table does not exist."""
-    found = reader.columns(table.path, table.stored_in.format, table.open)
-    if found is None:
+    columns = reader.columns(table.path, table.stored_in.format, table.open)
+    if columns is None:
         return None
     database, name = names_of(catalog, table.layer, table.table)
     fields = table.stored_in.partitions
@@ -259,9 +259,9 @@ def _entry(catalog: CatalogConfig, lake: Lake, reader: Reader, files: Files, tab
         name=name,
         kind=table.stored_in.kind,
         path=table.path,
-        schema=_with_comments(found.schema, comments),
+        schema=_with_comments(columns.schema, comments),
         partition_by=(joint_name(fields),) if fields and table.stored_in.format == "hudi" else (),
-        partitions=tuple(found.partitions),
+        partitions=tuple(columns.partitions),
     )
 
 
@@ -298,24 +298,24 @@ class _CatalogComparison:
         if needs_hadoop(lake, files):
             files = Storage(session())
         self.catalog = open_catalog(config.catalog, partial(hadoop, spark))
-        there = {layer: _table_names(lake, models, files, layer) for layer in layers}
-        topics = list(dict.fromkeys(name.partition("@")[0] for names in there.values() for name in names))
+        layer_names = {layer: _table_names(lake, models, files, layer) for layer in layers}
+        topics = list(dict.fromkeys(name.partition("@")[0] for names in layer_names.values() for name in names))
         asked = set(select(tables, topics, f"table in {lake.root}", "run the bronze job first"))
         selected = [
             _lake_table(lake, models, layer, name)
-            for layer, names in there.items()
+            for layer, names in layer_names.items()
             for name in names
             if name.partition("@")[0] in asked
         ]
         plain, entry_by = FilesReader(lake, files), partial(_entry, config.catalog, lake)
         with ThreadPoolExecutor(PARALLEL_READS) as pool:
-            read = list(pool.map(lambda one: without_spark(partial(entry_by, plain, files, one)), selected))
-        found = (
-            known[0] if known else entry_by(SparkReader(lake, session()), files, one)
-            for one, known in zip(selected, read, strict=True)
+            read = list(pool.map(lambda table: without_spark(partial(entry_by, plain, files, table)), selected))
+        candidates = (
+            known[0] if known else entry_by(SparkReader(lake, session()), files, table)
+            for table, known in zip(selected, read, strict=True)
         )
-        entries = [entry for entry in found if entry is not None]
-        self.found = {database: self.catalog.found(database) for database in {one.database for one in entries}}
+        entries = [entry for entry in candidates if entry is not None]
+        self.found = {database: self.catalog.found(database) for database in {entry.database for entry in entries}}
         self.entries = entries
         self._is_all = asked == set(topics) and set(layers) >= set(config.catalog.layers)
 
@@ -357,5 +357,5 @@ def _table_names(lake: Lake, models: str, storage: Files, layer: str) -> list[st
     return list(lake.silver_tables(topics))
 
 
-def _entry_report(entry: Entry, name: str, found: list[str]) -> EntryReport:
-    return EntryReport(layer=entry.layer, table=entry.table, entry=f"{entry.database}.{name}", differences=found)
+def _entry_report(entry: Entry, name: str, drift: list[str]) -> EntryReport:
+    return EntryReport(layer=entry.layer, table=entry.table, entry=f"{entry.database}.{name}", differences=drift)

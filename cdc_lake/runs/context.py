@@ -128,7 +128,7 @@ class Layer(ABC):
         return
 
 
-def select(patterns: Sequence[str], there: Sequence[str], what: str, todo: str) -> list[str]:
+def select(patterns: Sequence[str], names: Sequence[str], what: str, todo: str) -> list[str]:
     """The names that match `patterns`, in the order of the patterns, each once.
 
     Args:
@@ -138,22 +138,22 @@ def select(patterns: Sequence[str], there: Sequence[str], what: str, todo: str) 
     Raises:
         UnknownTableError: a pattern matches nothing; the message lists similar names.
     """
-    found: dict[str, None] = {}
+    selected: dict[str, None] = {}
     for pattern in patterns:
-        matching = [name for name in there if fnmatchcase(name, pattern)]
+        matching = [name for name in names if fnmatchcase(name, pattern)]
         if not matching:
-            near = similar_names(pattern, there) or there[:3]
+            near = similar_names(pattern, names) or names[:3]
             problem = (
                 f"there is no such {what}; similar names: {', '.join(near)}" if near else f"there is no {what} yet"
             )
             raise UnknownTableError(pattern, problem, todo)
-        found.update(dict.fromkeys(matching))
-    return list(found)
+        selected.update(dict.fromkeys(matching))
+    return list(selected)
 
 
-def similar_names(pattern: str, there: Sequence[str]) -> list[str]:
+def similar_names(pattern: str, names: Sequence[str]) -> list[str]:
     """Up to three names that are similar to a name that matches nothing, most similar first."""
-    return difflib.get_close_matches(pattern, there, n=3, cutoff=0.5)
+    return difflib.get_close_matches(pattern, names, n=3, cutoff=0.5)
 
 
 def select_landed(
@@ -168,13 +168,13 @@ def select_landed(
         UnknownTableError: a pattern matches none.
         ConfigError: a table's folder is inside another table's folder.
     """
-    there = lake.names(storage, layer)
+    names = lake.names(storage, layer)
     if missing_ok:
-        return [name for name in there if any(fnmatchcase(name, pattern) for pattern in patterns)]
+        return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
     for name in patterns:
-        if name not in there and is_table_name(name):
+        if name not in names and is_table_name(name):
             lake.check_is_in_no_table(storage, layer, name)
-    return select(patterns, there, f"table in {lake.folder(layer)}", f"run the {layer} job first")
+    return select(patterns, names, f"table in {lake.folder(layer)}", f"run the {layer} job first")
 
 
 def needs_hadoop(lake: Lake, files: Files) -> bool:
@@ -200,15 +200,15 @@ def gold_storage(models: str, name: str) -> StorageConfig:
     return read_model(Path(models) / f"{name}.sql").header.table
 
 
-def only_one(found: Sequence[str], pattern: str) -> str:
+def only_one(names: Sequence[str], pattern: str) -> str:
     """The single name that a pattern matched.
 
     Raises:
         UnknownTableError: it matched several.
     """
-    if len(found) > 1:
-        raise UnknownTableError(pattern, f"it matches {len(found)} tables: {', '.join(found)}", "name one of them")
-    return found[0]
+    if len(names) > 1:
+        raise UnknownTableError(pattern, f"it matches {len(names)} tables: {', '.join(names)}", "name one of them")
+    return names[0]
 
 
 def check_has_lease(settings: LeaseConfig, table: str, stored_in: StorageConfig) -> None:

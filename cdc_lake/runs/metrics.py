@@ -154,7 +154,7 @@ def profile(spark: SparkSession) -> str:
     compilations = getattr(getattr(jvm.org.apache.spark.metrics.source, "CodegenMetrics$"), "MODULE$")
     times = compilations.METRIC_COMPILATION_TIME()
     beans = jvm.java.lang.management.ManagementFactory
-    found = {
+    statistics = {
         "jobs": json.loads(writer.writeValueAsString(store.jobsList(None))),
         "stages": json.loads(
             writer.writeValueAsString(store.stageList(None, False, False, quantiles, jvm.java.util.ArrayList()))
@@ -169,4 +169,4 @@ def profile(spark: SparkSession) -> str:
             "collector_seconds": sum(bean.getCollectionTime() for bean in beans.getGarbageCollectorMXBeans()) / 1e3,
         },
     }
-    return json.dumps(found, indent=1)
+    return json.dumps(statistics, indent=1)

@@ -169,8 +169,8 @@ class TableScheduler:
         for layer in layers:
             skipped = self.skipped[layer.run.report.layer]
             layer.run.report.tables = [TableReport(table=one) for one in layer.tables if one not in skipped]
-        found = [_new_data(layer, layer.run.report.tables) for layer in layers]
-        news = [new for of_layer in found for new in of_layer]
+        new_data = [_new_data(layer, layer.run.report.tables) for layer in layers]
+        news = [new for of_layer in new_data for new in of_layer]
         if self.finds_nothing_new(layers, news):
             failpoints.check()
             for layer in layers:
@@ -186,7 +186,7 @@ class TableScheduler:
         opened = [self._opened(layer.run) for layer in layers]
         queue: dict[str, list[_Turn]] = {}
         lags = defaultdict[str, float](float)
-        for layer, run, of_layer in zip(layers, opened, found, strict=True):
+        for layer, run, of_layer in zip(layers, opened, new_data, strict=True):
             tables = _Tables(run.report, layer.work(run), run.leases)
             for done, new in zip(run.report.tables, of_layer, strict=True):
                 topic = layer.topic(done.table) if len(layers) > 1 else done.table
@@ -332,8 +332,8 @@ class TableScheduler:
         Raises:
             ConfigError: an unknown failpoint is set.
         """
-        wanted = [one for one in tables if one not in self.skipped[report.layer]]
-        report.tables += [TableReport(table=one, status="waiting") for one in wanted]
+        wanted = [table for table in tables if table not in self.skipped[report.layer]]
+        report.tables += [TableReport(table=table, status="waiting") for table in wanted]
         run = _Tables(report, work, leases)
         self._process_all([[_Turn(run, done, is_due=True)] for done in report.tables], report)
 
@@ -525,12 +525,12 @@ class _News:
             return []
         news = _new_data(self._layer, [TableReport(table=topic) for topic in idle])
         rows = {topic: new.rows if new else 0 for topic, new in zip(idle, news, strict=True)}
-        found = [idle[topic] for topic in sorted(idle, key=lambda topic: -rows[topic]) if rows[topic]]
-        for turns in found:
+        due = [idle[topic] for topic in sorted(idle, key=lambda topic: -rows[topic]) if rows[topic]]
+        for turns in due:
             turns[0].is_due, turns[0].due_at = True, started
         ended = time.monotonic()
         self._next_at = ended + max(_POLL_SECONDS, 3 * (ended - started))
-        return found
+        return due
 
 
 def _new_data(layer: Layer, tables: Sequence[TableReport]) -> list[NewData | None]:
@@ -544,9 +544,9 @@ def _new_data(layer: Layer, tables: Sequence[TableReport]) -> list[NewData | Non
         return list(pool.map(look, tables))
 
 
-def _is_small(found: Sequence[NewData | None]) -> bool:
+def _is_small(new_data: Sequence[NewData | None]) -> bool:
     """Whether this data is little enough for a short run."""
-    new = [one for one in found if one is None or one.rows]
+    new = [data for data in new_data if data is None or data.rows]
     return len(new) <= _FEW_TABLES and all(
-        one is not None and is_little(rows=one.rows, stored_bytes=one.stored_bytes) for one in new
+        data is not None and is_little(rows=data.rows, stored_bytes=data.stored_bytes) for data in new
     )

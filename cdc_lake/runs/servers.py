@@ -88,14 +88,14 @@ def _key_schemas(config: Config) -> Callable[[str], str | None]:
             return None
         todo = "set `merge.keys` of the table to its key columns"
         try:
-            found = subjects().version(f"{topic}{KEY_SUFFIX}")
+            schema = subjects().version(f"{topic}{KEY_SUFFIX}")
         except ConfigError as error:
             what = f"files have no keys, and there is no registry with the key's schema ({error.where}: {error.what})"
             raise ConfigError(topic, what, f"{todo}, or configure the registry") from error
-        if found is None:
+        if schema is None:
             what = f"files have no keys, and the registry does not have the key's schema `{topic}{KEY_SUFFIX}`"
             raise ConfigError(topic, what, todo)
-        return found.text
+        return schema.text
 
     return key_schema
 

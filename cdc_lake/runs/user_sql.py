@@ -62,11 +62,11 @@ def checked_expression(rows: DataFrame, expression: str, where: str) -> Column:
     """
     try:
         refuse_query(rows, expression, where)
-        found = F.expr(expression)
-        rows.select(found)
+        column = F.expr(expression)
+        rows.select(column)
     except PySparkException as exc:
         raise ConfigError(where, f"Spark says: {first_line(exc)}", "fix it in this table's settings") from exc
-    return found
+    return column
 
 
 def first_line(error: Exception) -> str:
@@ -86,16 +86,16 @@ def check_expectations(done: TableReport, expectations: Sequence[Expectation], u
     Raises:
         ExpectationError: rows do not meet an expectation with `on_fail: stop`.
     """
-    for one in expectations:
-        number = unmet[one.name]
-        done.unmet[one.name] = done.unmet.get(one.name, 0) + number
+    for expectation in expectations:
+        number = unmet[expectation.name]
+        done.unmet[expectation.name] = done.unmet.get(expectation.name, 0) + number
         if not number:
             continue
-        what = f"{number} rows do not meet the expectation `{one.name}`: {one.holds}"
-        if one.on_fail == "stop":
+        what = f"{number} rows do not meet the expectation `{expectation.name}`: {expectation.holds}"
+        if expectation.on_fail == "stop":
             todo = "the commit was aborted; fix the rows at the source, or set `on_fail` to warn or reject"
             raise ExpectationError(done.table, what, todo)
-        done.warn(f"{what}{'; they are rejected' if one.on_fail == 'reject' else ''}")
+        done.warn(f"{what}{'; they are rejected' if expectation.on_fail == 'reject' else ''}")
 
 
 def with_unmet(events: DataFrame, expectations: Sequence[Expectation], table: str) -> DataFrame:
@@ -113,17 +113,17 @@ def with_unmet(events: DataFrame, expectations: Sequence[Expectation], table: st
         F.struct("key", KAFKA, "unavailable").alias("__event"), "row.*"
     )
     unmet = [F.when(~_met_or_unknown(rows, one, table), one.name) for one in expectations]
-    found = rows.select(F.col("__event.key"), F.col(f"__event.{KAFKA}"), F.array_compact(F.array(*unmet)).alias(UNMET))
-    return found.where(F.size(UNMET) > 0)
+    checks = rows.select(F.col("__event.key"), F.col(f"__event.{KAFKA}"), F.array_compact(F.array(*unmet)).alias(UNMET))
+    return checks.where(F.size(UNMET) > 0)
 
 
-def _met_or_unknown(rows: DataFrame, one: Expectation, table: str) -> Column:
+def _met_or_unknown(rows: DataFrame, expectation: Expectation, table: str) -> Column:
     try:
-        refuse_query(rows, one.holds, f"{table}: {one.name}")
-        plan = rows.where(one.holds)._jdf.queryExecution().analyzed()
+        refuse_query(rows, expectation.holds, f"{table}: {expectation.name}")
+        plan = rows.where(expectation.holds)._jdf.queryExecution().analyzed()
     except PySparkException as exc:
         todo = "fix `quality.expectations` in this table's settings"
-        raise ConfigError(f"{table}: {one.name}", f"Spark says: {first_line(exc)}", todo) from exc
+        raise ConfigError(f"{table}: {expectation.name}", f"Spark says: {first_line(exc)}", todo) from exc
     read = plan.condition().references().toSeq()
     names = F.array(*(F.lit(read.apply(number).name()) for number in range(read.size())))
-    return is_met(one) | F.arrays_overlap(F.col("__event.unavailable"), names.cast("array<string>"))
+    return is_met(expectation) | F.arrays_overlap(F.col("__event.unavailable"), names.cast("array<string>"))

@@ -120,12 +120,12 @@ def download(jars: Sequence[Jar], folder: Path) -> None:
 
 def _accept(jar: Jar, work: Path, cache: Path) -> None:
     downloaded, target = jar.path(work), jar.path(cache)
-    found = sha256(downloaded)
-    if found != jar.sha256:
+    digest = sha256(downloaded)
+    if digest != jar.sha256:
         downloaded.unlink()
         raise InstallationError(
             jar.coordinates,
-            f"the downloaded file has the SHA-256 {found} instead of {jar.sha256}",
+            f"the downloaded file has the SHA-256 {digest} instead of {jar.sha256}",
             "do not use it; ask the operator of CDC_LAKE_MAVEN_MIRROR, or of the proxy, why it differs",
         )
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -133,10 +133,10 @@ def _accept(jar: Jar, work: Path, cache: Path) -> None:
 
 
 def _ivy_jar() -> Path:
-    found = sorted((spark_home() / "jars").glob("ivy-*.jar"))
-    if not found:
+    jars = sorted((spark_home() / "jars").glob("ivy-*.jar"))
+    if not jars:
         raise InstallationError("pyspark", f"{spark_home() / 'jars'} has no Ivy", "run `make clean setup`")
-    return found[-1]
+    return jars[-1]
 
 
 def _ivy_settings(mirror: str | None) -> str:

@@ -108,7 +108,7 @@ def problems(jars: Iterable[Jar], cache: Path) -> dict[Jar, str]:
 
     jars = list(jars)
     with ThreadPoolExecutor() as pool:
-        return {jar: found for jar, found in zip(jars, pool.map(problem, jars), strict=True) if found}
+        return {jar: status for jar, status in zip(jars, pool.map(problem, jars), strict=True) if status}
 
 
 def require(jars: Iterable[Jar], cache: Path) -> None:

@@ -175,15 +175,15 @@ def build_session(
         InstallationError: Java, Spark or a jar is missing, damaged or incompatible, or Avro's limits cannot be set.
     """
     with short_jvm() if is_short else nullcontext():
-        found = running()
+        builds = running()
     submitted = dict(SparkConf().getAll())
-    defaults = SPARK_DEFAULTS if found.hudi else without_hudi(SPARK_DEFAULTS)
+    defaults = SPARK_DEFAULTS if builds.hudi else without_hudi(SPARK_DEFAULTS)
     ours = {key: value for key, value in defaults.items() if key in REQUIRED or key not in submitted}
-    if not has_user_sql and not reads_changes_by_extension(found):
+    if not has_user_sql and not reads_changes_by_extension(builds):
         ours[EXTENSIONS] = without_hudi(submitted | ours).get(EXTENSIONS, "")
-    check(found, submitted | ours)
+    check(builds, submitted | ours)
     check_jars(submitted)
-    ours[FILE_MANAGER] = submitted.get(FILE_MANAGER, file_manager(found.spark))
+    ours[FILE_MANAGER] = submitted.get(FILE_MANAGER, file_manager(builds.spark))
     limits = avro_limits(max_record_bytes)
     _limit_avro_here(limits)
     ours[EXECUTOR_OPTIONS] = with_avro_limits(submitted.get(EXECUTOR_OPTIONS, defaults[EXECUTOR_OPTIONS]), limits)
@@ -263,9 +263,9 @@ def _remember_names(spark: SparkSession) -> None:
     for steps in jvm_names(spark.version):
         holder: Any = spark.sparkContext._jvm
         for name in steps:
-            found = getattr(holder, name)
-            setattr(holder, name, found)
-            holder = found
+            member = getattr(holder, name)
+            setattr(holder, name, member)
+            holder = member
 
 
 def lake_files(root: str, spark: SparkSession | None) -> Files:

@@ -151,75 +151,75 @@ INCOMPATIBLE = (
         "Java 24 or newer with a Spark before 4.2",
         "Hadoop calls a method that Java removed: `getSubject is not supported`",
         f"set JAVA_HOME to a Java {JAVA_VERSION}",
-        lambda found, settings: number(found.java) >= (24,) and number(found.spark) < (4, 2),
+        lambda builds, settings: number(builds.java) >= (24,) and number(builds.spark) < (4, 2),
     ),
     Incompatibility(
         f"Java other than {JAVA_VERSION}",
         "cdc_lake was not tested with it",
         f"set JAVA_HOME to a Java {JAVA_VERSION}, or unset it and run `make setup`, which installs one",
-        lambda found, settings: number(found.java) != (JAVA_VERSION,),
+        lambda builds, settings: number(builds.java) != (JAVA_VERSION,),
     ),
     Incompatibility(
         "Spark 3.5 for Scala 2.13, Spark 4 for Scala 2.12",
         "the jars of conf/jars are for the other Scala version",
         "use the Spark of PySpark's wheel, or Amazon EMR's",
-        lambda found, settings: found.scala.rpartition(".")[0] != PROFILES[_LINES[_line(found.spark)]].scala,
+        lambda builds, settings: builds.scala.rpartition(".")[0] != PROFILES[_LINES[_line(builds.spark)]].scala,
     ),
     Incompatibility(
         "Delta Lake 3.3.2 with Spark 3.5.6 or newer, except Amazon's builds",
         "CREATE OR REPLACE TABLE AS, saveAsTable in mode overwrite and createOrReplace fail with `does not support "
         "truncate in batch mode`",
         "use Delta Lake 3.3.3",
-        lambda found, settings: (
-            number(found.delta) == (3, 3, 2) and number(found.spark) >= (3, 5, 6) and not _is_amazons(found)
+        lambda builds, settings: (
+            number(builds.delta) == (3, 3, 2) and number(builds.spark) >= (3, 5, 6) and not _is_amazons(builds)
         ),
     ),
     Incompatibility(
         "Delta Lake 4.1.0 or 4.2.0 with Spark 4.1.2 or newer",
         "reads fail with `NoSuchMethodError ParquetToSparkSchemaConverter`, because Spark 4.1.2 changed this class",
         "use Delta Lake 4.3.1, or Spark 4.1.1",
-        lambda found, settings: number(found.delta) in {(4, 1, 0), (4, 2, 0)} and number(found.spark) >= (4, 1, 2),
+        lambda builds, settings: number(builds.delta) in {(4, 1, 0), (4, 2, 0)} and number(builds.spark) >= (4, 1, 2),
         passes_amazons=True,
     ),
     Incompatibility(
         "Delta Lake other than 3.3 with Spark 3.5, older than 4.1 with Spark 4.1",
         "this Delta Lake release is for another Spark release",
         "use the version of the profile in docs/reference/compatibility.md",
-        lambda found, settings: bool(number(found.delta)) and not _is_made_for(found.spark, number(found.delta)),
+        lambda builds, settings: bool(number(builds.delta)) and not _is_made_for(builds.spark, number(builds.delta)),
         passes_amazons=True,
     ),
     Incompatibility(
         "Hudi before 1.0",
         "its timeline has another format, and cdc_lake was not tested with it",
         "use Hudi 1.0.2 (Amazon EMR 7.11 or newer), or remove its jar and store the tables in Delta Lake",
-        lambda found, settings: () < number(found.hudi) < (1,),
+        lambda builds, settings: () < number(builds.hudi) < (1,),
     ),
     Incompatibility(
         "Hudi 1.2.0 or older with Spark 4.1",
         "MERGE, UPDATE and DELETE fail, because the bundle of 1.2.0 lacks parquet-variant; older ones have no bundle",
         "remove its jar and store the tables in Delta Lake",
-        lambda found, settings: () < number(found.hudi) <= (1, 2, 0) and number(found.spark) >= (4, 1),
+        lambda builds, settings: () < number(builds.hudi) <= (1, 2, 0) and number(builds.spark) >= (4, 1),
         passes_amazons=True,
     ),
     Incompatibility(
         f"Hudi 1.2 without {HUDI_EXTENSION.rpartition('.')[2]} in {EXTENSIONS}",
         "incremental queries silently return no rows",
         f"set {EXTENSIONS}={HUDI_EXTENSION},{DELTA_EXTENSION}, or do not set it",
-        lambda found, settings: (
-            reads_changes_by_extension(found) and HUDI_EXTENSION not in settings.get(EXTENSIONS, "")
+        lambda builds, settings: (
+            reads_changes_by_extension(builds) and HUDI_EXTENSION not in settings.get(EXTENSIONS, "")
         ),
     ),
     Incompatibility(
         f"Hudi with a {SERIALIZER} other than Kryo's",
         "every write fails",
         f"set {SERIALIZER}={KRYO}, or do not set it",
-        lambda found, settings: found.hudi is not None and settings.get(SERIALIZER) != KRYO,
+        lambda builds, settings: builds.hudi is not None and settings.get(SERIALIZER) != KRYO,
     ),
     Incompatibility(
         f"HoodieCatalog as {CATALOG}",
         "Delta tables cannot be used by name or in SQL; with Delta's catalog, both formats can",
         f"set {CATALOG}={DELTA_CATALOG}, or do not set it",
-        lambda found, settings: settings.get(CATALOG, "").endswith(".HoodieCatalog"),
+        lambda builds, settings: settings.get(CATALOG, "").endswith(".HoodieCatalog"),
     ),
 )
 """Rejected combinations. The first that applies is reported, so more specific ones come first."""
@@ -264,22 +264,22 @@ def running() -> InstalledVersions:
     )
 
 
-def check(found: InstalledVersions, settings: Mapping[str, str]) -> None:
+def check(builds: InstalledVersions, settings: Mapping[str, str]) -> None:
     """Check that the versions are tested and not known to be incompatible.
 
     Raises:
         InstallationError: names the incompatibility, its consequence, and what to do instead.
     """
-    _check_line(found.spark)
+    _check_line(builds.spark)
     for broken in INCOMPATIBLE:
-        if not broken.is_met(found, settings):
+        if not broken.is_met(builds, settings):
             continue
-        if not (broken.passes_amazons and _is_amazons(found)):
-            raise InstallationError(f"{broken.what} ({found})", broken.why, broken.todo)
+        if not (broken.passes_amazons and _is_amazons(builds)):
+            raise InstallationError(f"{broken.what} ({builds})", broken.why, broken.todo)
         logger.warning(
             "%s (%s): with open-source builds %s; cdc_lake was not tested with Amazon's builds",
             broken.what,
-            found,
+            builds,
             broken.why,
         )
 
@@ -315,9 +315,9 @@ def has_hudi() -> bool:
     return _class(HUDI_EXTENSION) is not None
 
 
-def reads_changes_by_extension(found: InstalledVersions) -> bool:
+def reads_changes_by_extension(builds: InstalledVersions) -> bool:
     """Whether this Hudi's incremental queries need its extension."""
-    return number(found.hudi)[:2] == (1, 2)
+    return number(builds.hudi)[:2] == (1, 2)
 
 
 def session_class(spark: "SparkSession") -> Any:
@@ -359,18 +359,18 @@ def _is_made_for(spark: str, delta: tuple[int, ...]) -> bool:
     return delta[:2] == (3, 3) if number(spark) < (4,) else delta >= (4, 1)
 
 
-def _is_amazons(found: InstalledVersions) -> bool:
+def _is_amazons(builds: InstalledVersions) -> bool:
     """Whether these are Amazon EMR's builds. Not all its jars have the suffix, but its Spark does."""
-    return any("amzn" in (text or "") for text in (found.spark, found.delta, found.hudi))
+    return any("amzn" in (text or "") for text in (builds.spark, builds.delta, builds.hudi))
 
 
 def _version_behind(name: str) -> str | None:
     """The version of a class's jar; none if there is no such class."""
-    found = _class(name)
-    if found is None:
+    java_class = _class(name)
+    if java_class is None:
         return None
     # From the jar's manifest.
-    package = found.getPackage()
+    package = java_class.getPackage()
     return (package and package.getImplementationVersion()) or "of unknown version"
 
 

@@ -37,8 +37,8 @@ def exhaustion_error(where: str, error: object, *folders: str) -> Infrastructure
         folders: the folders that were written to. URLs of other machines are ignored.
     """
     message = str(error)
-    if found := next((sign for sign in _SPACE if sign in message), None):
-        return _space_error(where, found, folders)
+    if space_sign := next((sign for sign in _SPACE if sign in message), None):
+        return _space_error(where, space_sign, folders)
     if "Too many open files" in message:
         return _limit_error(where, "open files", "-n", resource.RLIMIT_NOFILE)
     if _THREADS.search(message):
@@ -89,11 +89,11 @@ class _FileSystem:
 
     def __init__(self, mount: Path, folders: Iterable[str]) -> None:
         self._mount, self._folders = mount, folders
-        found = os.statvfs(mount)
-        self._is_read_only = bool(found.f_flag & os.ST_RDONLY)
-        self._has_no_inodes = bool(found.f_files) and not found.f_favail
-        self._bytes = found.f_blocks * found.f_frsize
-        self.free_bytes = found.f_bavail * found.f_frsize
+        stats = os.statvfs(mount)
+        self._is_read_only = bool(stats.f_flag & os.ST_RDONLY)
+        self._has_no_inodes = bool(stats.f_files) and not stats.f_favail
+        self._bytes = stats.f_blocks * stats.f_frsize
+        self.free_bytes = stats.f_bavail * stats.f_frsize
         self.is_full = self._is_read_only or self._has_no_inodes or self.free_bytes < _MIN_FREE_BYTES
 
     def __str__(self) -> str:

@@ -138,8 +138,8 @@ class LocalFiles(Files):
     def remove(self, path: str) -> None:
         """See `Files`. Its checksum is removed too."""
         file = local_path(path)
-        for one in (file, file.with_name(f".{file.name}.crc")):
-            one.unlink(missing_ok=True)
+        for entry in (file, file.with_name(f".{file.name}.crc")):
+            entry.unlink(missing_ok=True)
 
     def write_once(self, path: str, text: str) -> None:
         """See `Files`.

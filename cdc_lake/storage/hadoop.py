@@ -132,12 +132,12 @@ class Storage(Files):
                 if file.is_file():
                     yield f"{folder}/{file.relative_to(local)}", file.stat().st_mtime_ns // 1_000_000
             return
-        found = self._fs(folder).listFiles(self._path(folder), True)
-        listed = self._jvm.org.apache.hadoop.util.functional.RemoteIterators.toList(found)
+        statuses = self._fs(folder).listFiles(self._path(folder), True)
+        listed = self._jvm.org.apache.hadoop.util.functional.RemoteIterators.toList(statuses)
         # From one text, as no API returns all paths and times at once: ten thousand files would take calls of 5 s.
-        found = _FILE_STATUS.findall(listed.toString())
-        assert len(found) == listed.size(), "Hadoop changed the text of FileStatus"
-        yield from ((path, int(modified_ms)) for path, modified_ms in found)
+        statuses = _FILE_STATUS.findall(listed.toString())
+        assert len(statuses) == listed.size(), "Hadoop changed the text of FileStatus"
+        yield from ((path, int(modified_ms)) for path, modified_ms in statuses)
 
     def read_text(self, path: str) -> str:
         with closing(self._fs(path).open(self._path(path))) as stream:

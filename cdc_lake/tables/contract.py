@@ -222,7 +222,7 @@ def read_back(table: Table[P], progress: P, locked: Callable[[str], TableLockedE
     Raises:
         TableLockedError: another run committed first, so that the write was lost.
     """
-    found = table.progress()
-    if found is None or found.nonce != progress.nonce:
-        raise locked(f"run {found.run_id}" if found else "another run")
-    return Commit(table.version(), found)
+    newest = table.progress()
+    if newest is None or newest.nonce != progress.nonce:
+        raise locked(f"run {newest.run_id}" if newest else "another run")
+    return Commit(table.version(), newest)

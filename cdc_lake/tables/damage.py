@@ -43,8 +43,8 @@ def damage_error(error: Exception, where: str) -> DamagedFileError | None:
     """
     message = str(error)
     for sign, what in _SIGNS:
-        if found := re.search(sign, message):
-            names = found.groupdict()
+        if match := re.search(sign, message):
+            names = match.groupdict()
             return DamagedFileError(_plain(names.get("file", where)), what.format(**names))
     return None
 
@@ -52,9 +52,9 @@ def damage_error(error: Exception, where: str) -> DamagedFileError | None:
 def log_damage_error(error: Exception, storage: Storage, path: str) -> DamagedFileError | None:
     """The error of a missing or damaged entry of Delta's log that Delta does not name; none for other causes."""
     folder, message = f"{path}/{LOG_FOLDER}", str(error)
-    if found := re.search(r"DELTA_VERSIONS_NOT_CONTIGUOUS\] \w+ \(([\d, ]+)\)", message):
-        there = [int(version) for version in found[1].split(",")]
-        missing = next(number for number in range(there[0], there[-1]) if number not in there)
+    if match := re.search(r"DELTA_VERSIONS_NOT_CONTIGUOUS\] \w+ \(([\d, ]+)\)", message):
+        versions = [int(version) for version in match[1].split(",")]
+        missing = next(number for number in range(versions[0], versions[-1]) if number not in versions)
         return DamagedFileError(f"{folder}/{missing:020d}.json", _MISSING)
     if "MALFORMED_RECORD_IN_PARSING" not in message:
         return None

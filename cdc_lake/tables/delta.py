@@ -143,13 +143,13 @@ class DeltaLakeTable(Generic[P]):
         newest, own = self.version(), self._commits.own
         if own is None or own == newest:
             return {}
-        there = set(self.read().columns)
+        columns = set(self.read().columns)
         try:
-            lost = [name for name in self.read(as_of=own).columns if name not in there]
+            lost = [name for name in self.read(as_of=own).columns if name not in columns]
         except AnalysisException:  # the log no longer has all commits of this version
             return {}
         names = self._commits.renamed(lost, own, newest) if lost else {}
-        return {name: now if now in there else None for name, now in names.items()}
+        return {name: now if now in columns else None for name, now in names.items()}
 
     def schema(self) -> StructType:
         return self._rows().schema
@@ -171,8 +171,8 @@ class DeltaLakeTable(Generic[P]):
             files = self._rows(version).inputFiles()
         except AnalysisException:  # the log no longer has all commits of this version
             return False
-        others = set(files).difference(self._rows().inputFiles())
-        return all(self._storage.exists(unquote(file)) for file in others)
+        removed = set(files).difference(self._rows().inputFiles())
+        return all(self._storage.exists(unquote(file)) for file in removed)
 
     def version_at(self, at_ms: int) -> int | None:
         return self._commits.version_at(at_ms)
@@ -183,7 +183,7 @@ class DeltaLakeTable(Generic[P]):
         files = self._commits.changed_files(since, until)
         if files.has_deletion_vectors:
             return before, after
-        gone, new = ([file.path for file in found] for found in files)
+        gone, new = ([file.path for file in changed] for changed in files)
         return self._in_files(gone, before), self._in_files(new, after)
 
     def added_by(self, commit: int, like: DataFrame) -> DataFrame | None:
@@ -220,10 +220,10 @@ class DeltaLakeTable(Generic[P]):
         paths = [name if ":/" in name else f"{self.path}/{name}" for name in map(unquote, names)]
         try:
             # Without partition discovery, which would add columns from folder names.
-            found = self._spark.read.schema(like.schema).option("recursiveFileLookup", "true").parquet(*paths)
+            rows = self._spark.read.schema(like.schema).option("recursiveFileLookup", "true").parquet(*paths)
         except PySparkException as exc:
             raise self._commits.expired_error(f"some of {len(paths)} files of the older version were vacuumed") from exc
-        return found.select(*map(quoted, like.columns))
+        return rows.select(*map(quoted, like.columns))
 
     def maintain(self) -> dict[str, int]:
         """See `Table`. It runs OPTIMIZE, then VACUUM with the table's retention."""
@@ -362,7 +362,7 @@ class DeltaLakeTable(Generic[P]):
 
 @built_once
 def _assignments(
-    columns: tuple[str, ...], there: frozenset[str], keys: tuple[str, ...], partitions: tuple[PartitionField, ...]
+    columns: tuple[str, ...], stored: frozenset[str], keys: tuple[str, ...], partitions: tuple[PartitionField, ...]
 ) -> tuple[Mapping[str, Column], Mapping[str, Column]]:
     """The values of the rows that a merge inserts, and of the rows that it updates, by column."""
 
@@ -370,7 +370,7 @@ def _assignments(
         return F.col(f"s.{quoted(name)}")
 
     def becomes(name: str) -> Column:
-        return kept_or_sent(name) if name in there and name not in keys else sent(name)
+        return kept_or_sent(name) if name in stored and name not in keys else sent(name)
 
     inserted = {name: sent(name) for name in columns} | partition_columns(partitions, columns, sent)
     updated = {name: becomes(name) for name in columns if name not in keys}

@@ -106,10 +106,10 @@ class DeltaCommits(Generic[P]):
             return None
         actions = [line] if line.startswith('{"commitInfo"') else self._storage.read_text(file).split("\n")
         try:
-            found = [json.loads(action).get("commitInfo") for action in actions if '"commitInfo"' in action]
+            infos = [json.loads(action).get("commitInfo") for action in actions if '"commitInfo"' in action]
         except ValueError as exc:
             raise DamagedFileError(file, "the file is damaged") from exc
-        return next((info for info in found if info), {})
+        return next((info for info in infos if info), {})
 
     def history(self) -> list[Version[P]]:
         """The versions in the log, newest first, including those whose files were vacuumed."""
@@ -122,8 +122,8 @@ class DeltaCommits(Generic[P]):
 
     def version_at(self, at_ms: int) -> int | None:
         """See `Table`. Binary search over the commits' times, because a log may have hundreds of thousands."""
-        found = bisect_right(range(self.newest() + 1), at_ms, key=self._committed_ms) - 1
-        return found if found >= 0 and self._committed_ms(found) >= 0 else None
+        version = bisect_right(range(self.newest() + 1), at_ms, key=self._committed_ms) - 1
+        return version if version >= 0 and self._committed_ms(version) >= 0 else None
 
     def progress_at(self, version: int) -> P:
         """The progress of a version; see `Table.progress`.
@@ -142,11 +142,11 @@ class DeltaCommits(Generic[P]):
         """The progress of cdc_lake's commit with a number; none if the log does not have it."""
         version = self.newest()
         try:
-            while (found := self.progress_at(version)).commit > commit:
-                version -= found.commit - commit
+            while (progress := self.progress_at(version)).commit > commit:
+                version -= progress.commit - commit
         except NoProgressError:
             return None
-        return found if found.commit == commit else None
+        return progress if progress.commit == commit else None
 
     def nonce_of(self, commit: int) -> str | None:
         """The nonce of cdc_lake's commit with a number; none if the log does not have it.
@@ -155,13 +155,13 @@ class DeltaCommits(Generic[P]):
         """
         version = self.newest()
         try:
-            while (found := self.progress_at(version)).commit > commit:
-                if found.commit == commit + 1 and found.follows:
-                    return found.follows
-                version -= max(found.commit - commit - 1, 1)
+            while (progress := self.progress_at(version)).commit > commit:
+                if progress.commit == commit + 1 and progress.follows:
+                    return progress.follows
+                version -= max(progress.commit - commit - 1, 1)
         except NoProgressError:
             return None
-        return found.nonce if found.commit == commit else None
+        return progress.nonce if progress.commit == commit else None
 
     def renamed(self, names: Collection[str], since: int, until: int) -> dict[str, str]:
         """Column names of a version -> the names that the commits after it up to another have given them."""

@@ -116,8 +116,8 @@ def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterat
 def _constraint_error(path: str, error: Exception) -> ConfigError | None:
     """The error of a table property or constraint that rejected a write; none for other causes."""
     for sign, what, cure in _SET_BY_HAND:
-        if found := re.search(sign, str(error)):
-            (name,) = found.groups() or ("",)
+        if match := re.search(sign, str(error)):
+            (name,) = match.groups() or ("",)
             todo = f"to remove it, run ALTER TABLE delta.{quoted(path)} {cure.format(name)}"
             return ConfigError(
                 path, f"{what.format(name)} rejects the source's rows; the batch was not committed", todo

@@ -125,8 +125,8 @@ class HudiTable(Generic[P]):
         return stored_type(kind)
 
     def progress(self, as_of: int | None = None) -> P | None:
-        found = self._commits.own(as_of)
-        return found and found.progress.model_copy(update={"epoch": found.progress.epoch + found.restores})
+        commit = self._commits.own(as_of)
+        return commit and commit.progress.model_copy(update={"epoch": commit.progress.epoch + commit.restores})
 
     def lost_columns(self) -> dict[str, str | None]:
         """See `Table`. Hudi's timeline does not have this."""
@@ -183,10 +183,10 @@ class HudiTable(Generic[P]):
         return self._commits.history()
 
     def has(self, version: int) -> bool:
-        return any(one.version == version for one in self.history())
+        return any(commit.version == version for commit in self.history())
 
     def version_at(self, at_ms: int) -> int | None:
-        return next((one.version for one in self.history() if one.at_ms <= at_ms), None)
+        return next((commit.version for commit in self.history() if commit.at_ms <= at_ms), None)
 
     def merge(self, changes: Changes, progress: P) -> Commit[P]:
         rows = changes.rows.persist()
@@ -299,12 +299,12 @@ class HudiTable(Generic[P]):
             since: the newest instant before the write.
             message: the error's message, in which Hudi usually includes the write's instant.
         """
-        others = others_since(self._folder.timeline(), since, _INSTANT.findall(message))
-        found = self.progress() if others and self.exists() else None
-        if found is not None and found.nonce == progress.nonce:  # it failed after its commit
+        other_instants = others_since(self._folder.timeline(), since, _INSTANT.findall(message))
+        newest = self.progress() if other_instants and self.exists() else None
+        if newest is not None and newest.nonce == progress.nonce:  # it failed after its commit
             return
-        if others or _ROLLED_BACK.search(message):
-            whose = f"at {time_text(milliseconds(min(others)))}" if others else "meanwhile"
+        if other_instants or _ROLLED_BACK.search(message):
+            whose = f"at {time_text(milliseconds(min(other_instants)))}" if other_instants else "meanwhile"
             raise TableLockedError(
                 self.path,
                 f"another run began a commit {whose}, during batch {progress.commit}, and rolled this one back",
@@ -323,9 +323,9 @@ class HudiTable(Generic[P]):
         )
 
     def _newest_own(self) -> OwnCommit[P]:
-        found = self._commits.own()
-        assert found is not None, "the table exists"
-        return found
+        commit = self._commits.own()
+        assert commit is not None, "the table exists"
+        return commit
 
 
 def _as_of(version: int) -> dict[str, str]:

@@ -93,7 +93,7 @@ class HudiCommits(Generic[P]):
     def history(self) -> list[Version[P]]:
         """The versions, newest first, without those that were cleaned up."""
         timeline = self._timeline()
-        found: list[Version[P]] = []
+        versions: list[Version[P]] = []
         oldest = ""
         for instant in self._instants(timeline):
             action, at = instant.getAction(), instant.requestedTime()
@@ -101,8 +101,8 @@ class HudiCommits(Generic[P]):
                 oldest = oldest or timeline.readCleanMetadata(instant).getEarliestCommitToRetain() or ""
             elif action in WRITTEN and at >= oldest:
                 progress = self._progress(timeline.readCommitMetadata(instant).getExtraMetadata())
-                found.append(Version(int(at), self._completed_ms(instant), progress))
-        return found
+                versions.append(Version(int(at), self._completed_ms(instant), progress))
+        return versions
 
     def check_readable(self, *versions: int) -> None:
         """Check that versions can be read.
@@ -110,7 +110,7 @@ class HudiCommits(Generic[P]):
         Raises:
             ExpiredError: one of them was cleaned up.
         """
-        known = [one.version for one in self.history()]
+        known = [commit.version for commit in self.history()]
         if missing := set(versions) - set(known):
             raise ExpiredError(
                 self._folder.path,

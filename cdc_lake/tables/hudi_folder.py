@@ -59,9 +59,9 @@ class HudiFolder:
         Raises:
             DamagedFileError: the properties file is missing.
         """
-        found = self.properties()
-        if found is not None:
-            return found
+        properties = self.properties()
+        if properties is not None:
+            return properties
         if not self._is_begun():
             return None
         if not self._storage.exists(file := f"{self.path}/{_PROPERTIES_FILE}"):
@@ -74,9 +74,9 @@ class HudiFolder:
 
     def modified_ms(self, name: str) -> int:
         """Modification time of a file of the timeline, in milliseconds since 1970."""
-        found = self._storage.modified_ms(f"{self._timeline}/{name}")
-        assert found is not None, "the instant is on the timeline"
-        return found
+        modified_ms = self._storage.modified_ms(f"{self._timeline}/{name}")
+        assert modified_ms is not None, "the instant is on the timeline"
+        return modified_ms
 
     def check_complete(self) -> None:
         """Check once per object that no file is incomplete; after that, only this object writes.
@@ -118,8 +118,8 @@ class HudiFolder:
 
     def _properties_in(self, file: str) -> dict[str, str] | None:
         lines = (self._storage.read_bytes(f"{self.path}/{file}") or b"").decode(errors="replace").splitlines()
-        found = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-        return found if HUDI_CHECKSUM in found else None
+        properties = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+        return properties if HUDI_CHECKSUM in properties else None
 
     def _is_begun(self) -> bool:
         """Whether the timeline of any table version has an action."""
@@ -151,7 +151,7 @@ def incomplete_files(sizes: Mapping[str, int], read: Callable[[str], bytes | Non
     files = [match for name in sorted(sizes, reverse=True) if (match := _FILE.fullmatch(name))]
     followed = {file["at"] for file in files if file["state"] != "requested"}
     newest: set[str] = set()
-    found = []
+    incomplete = []
     for file in files:
         name, action = file[0], file["action"]
         if file["state"] == "requested":
@@ -162,8 +162,8 @@ def incomplete_files(sizes: Mapping[str, int], read: Callable[[str], bytes | Non
             is_suspect = action not in _NOT_READ and (action not in newest or not sizes[name])
             newest.add(action)
         if is_suspect and not _is_complete(read(name)):
-            found.append(name)
-    return found[::-1]
+            incomplete.append(name)
+    return incomplete[::-1]
 
 
 def others_since(names: Iterable[str], since: str, named: Iterable[str]) -> set[str]:

@@ -61,10 +61,10 @@ def images(silver: Table[Any], keys: Sequence[str], since: int, until: int) -> D
 
 def as_columns_of(wanted: StructType, rows: DataFrame) -> DataFrame:
     """Rows with the columns of another table or version; columns that they lack are null."""
-    there = set(rows.columns)
+    columns = set(rows.columns)
     return rows.select(
         *(
-            (F.col(quoted(field.name)) if field.name in there else F.lit(None)).cast(field.dataType).alias(field.name)
+            (F.col(quoted(field.name)) if field.name in columns else F.lit(None)).cast(field.dataType).alias(field.name)
             for field in wanted
         )
     )
@@ -81,9 +81,9 @@ def kept_or_sent(name: str) -> Column:
 def with_kept(changes: Changes, stored: DataFrame) -> Changes:
     """Fill the columns in `__keep` of each change with the values of the stored rows, which have a `__key`, too."""
     joined = changes.rows.alias("s").join(stored.alias("t"), F.col(f"s.{KEY}") == F.col(f"t.{KEY}"), "left")
-    there = set(stored.columns) - {KEY}
+    stored_columns = set(stored.columns) - {KEY}
 
     def value(name: str) -> Column:
-        return kept_or_sent(name).alias(name) if name in there else F.col(f"s.{quoted(name)}")
+        return kept_or_sent(name).alias(name) if name in stored_columns else F.col(f"s.{quoted(name)}")
 
     return replace(changes, rows=joined.select(*(value(name) for name in changes.rows.columns)))

@@ -108,7 +108,7 @@ def newest_rows(files: Files, path: str) -> tuple[Newest[BronzeProgress], list[D
         added = log.added() if log and newest else None
         if newest is None or added is None:
             return None
-        return newest, [DataFile(f"{path}/{unquote(one['path'])}", _most(one.get("stats"))) for one in added]
+        return newest, [DataFile(f"{path}/{unquote(add['path'])}", _most(add.get("stats"))) for add in added]
     except _NOT_PLAIN:
         return None
 
@@ -130,14 +130,14 @@ def rows_where(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    found = [pa.table({name: pa.nulls(0) for name in columns})]
+    tables = [pa.table({name: pa.nulls(0) for name in columns})]
     for file in rows:
         if all(file.most.get(name, value) >= value for name, value in least.items()):
             with files.open(file.path) as source:
                 # Without Arrow's threads, which may abort the process if they call back while Python ends.
                 read = pq.ParquetFile(source).read(list(columns), use_threads=False)
-            found.append(read.filter(condition))
-    return pa.concat_tables(found, promote_options="default")
+            tables.append(read.filter(condition))
+    return pa.concat_tables(tables, promote_options="default")
 
 
 def newest_schema(files: Files, path: str) -> StructType | None:
@@ -152,8 +152,8 @@ def newest_schema(files: Files, path: str) -> StructType | None:
 
 
 def _most(statistics: str | None) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(statistics).get("maxValues", {}) if statistics else {}
-    return found
+    max_values: Mapping[str, Any] = json.loads(statistics).get("maxValues", {}) if statistics else {}
+    return max_values
 
 
 _NOT_PLAIN = (OSError, ValueError, KeyError, TypeError, CdcLakeError)
@@ -178,12 +178,12 @@ class _DeltaLog(NamedTuple):
         """The table's id, schema and configuration."""
         for action in reversed(self.after):
             if "metaData" in action:
-                found: Mapping[str, Any] = action["metaData"]
-                return found
+                metadata: Mapping[str, Any] = action["metaData"]
+                return metadata
         columns = ["metaData.id", "metaData.schemaString", "metaData.configuration"]
         column = self.checkpoint.read(columns=columns)["metaData"]
-        (found,) = (one for one in column.to_pylist() if one)
-        return {**found, "configuration": dict(found["configuration"])}
+        (metadata,) = (value for value in column.to_pylist() if value)
+        return {**metadata, "configuration": dict(metadata["configuration"])}
 
     def maps_columns(self) -> bool:
         """Whether columns have different names in the files."""
@@ -197,19 +197,19 @@ class _DeltaLog(NamedTuple):
         if self.checkpoint is not None:
             columns = ["add.path", "add.stats", "add.deletionVector"]
             added += filter(None, self.checkpoint.read(columns=columns)["add"].to_pylist())
-        found = {LogicalFile.of(one): one for one in added}
+        files = {LogicalFile.of(add): add for add in added}
         for action in self.after:
             if "add" in action:
-                found[LogicalFile.of(action["add"])] = action["add"]
+                files[LogicalFile.of(action["add"])] = action["add"]
             elif "remove" in action:
-                found.pop(LogicalFile.of(action["remove"]), None)
-        return None if any(file.deletion_vector for file in found) else list(found.values())
+                files.pop(LogicalFile.of(action["remove"]), None)
+        return None if any(file.deletion_vector for file in files) else list(files.values())
 
 
 def _delta_log(files: Files, path: str) -> _DeltaLog | None:
     folder = f"{path}/{LOG_FOLDER}"
     names = files.names(folder)
-    versions = [int(found[1]) for name in names if (found := _COMMIT.fullmatch(name))]
+    versions = [int(match[1]) for name in names if (match := _COMMIT.fullmatch(name))]
     if not versions or any(files.names(f"{folder}/{name}") for name in _COORDINATED_COMMITS if name in names):
         return None
 
@@ -230,7 +230,7 @@ def _delta_log(files: Files, path: str) -> _DeltaLog | None:
     if after != list(range(first, newest + 1)):
         return None
     commits = {version: actions(version) for version in after or [newest]}
-    return _DeltaLog(newest, checkpoint, [action for one in after for action in commits[one]], commits[newest])
+    return _DeltaLog(newest, checkpoint, [action for version in after for action in commits[version]], commits[newest])
 
 
 def _newest_in(log: _DeltaLog, files: Files, path: str, kind: type[P]) -> Newest[P] | None:
@@ -251,12 +251,12 @@ def _of_hudi(files: Files, path: str, kind: type[P]) -> Newest[P] | None:
     timeline = f"{folder}/timeline" if files.exists(f"{folder}/timeline") else folder
     contents = {name: _content(files, f"{timeline}/{name}") for name in files.names(timeline) if name[0].isdigit()}
     sizes = {name: len(content) for name, content in contents.items()}
-    instants = [found for name in sorted(sizes, reverse=True) if (found := _INSTANT.fullmatch(name))]
-    if incomplete_files(sizes, contents.__getitem__) or any(one["action"] == "restore" for one in instants):
+    instants = [match for name in sorted(sizes, reverse=True) if (match := _INSTANT.fullmatch(name))]
+    if incomplete_files(sizes, contents.__getitem__) or any(instant["action"] == "restore" for instant in instants):
         return None
-    written = [one for one in instants if one["action"] in WRITTEN]
-    for one in written:
-        metadata = _extra_metadata(contents[one[0]])
+    written = [instant for instant in instants if instant["action"] in WRITTEN]
+    for commit in written:
+        metadata = _extra_metadata(contents[commit[0]])
         progress = Progress.from_metadata(metadata.get(METADATA_KEY))
         if isinstance(progress, kind):
             size = files.size(path) if isinstance(files, LocalFiles) else None
@@ -274,8 +274,8 @@ def _content(files: Files, path: str) -> bytes:
 def _extra_metadata(commit: bytes) -> dict[str, str]:
     """A commit's extra metadata: JSON in table version 6, Avro in later ones."""
     if commit.startswith(b"{"):
-        found = json.loads(commit)
+        commit_metadata = json.loads(commit)
     else:
-        (found,) = (record for block in block_reader(io.BytesIO(commit)) for record in block)
-    metadata: dict[str, str] = found["extraMetadata"]
+        (commit_metadata,) = (record for block in block_reader(io.BytesIO(commit)) for record in block)
+    metadata: dict[str, str] = commit_metadata["extraMetadata"]
     return metadata

@@ -70,16 +70,16 @@ def partition_columns(
 
 
 def with_partitions(rows: DataFrame, fields: Sequence[PartitionField]) -> DataFrame:
-    found = partition_columns(fields, rows.columns, lambda name: F.col(quoted(name)))
-    return rows.withColumns(found) if found else rows
+    columns = partition_columns(fields, rows.columns, lambda name: F.col(quoted(name)))
+    return rows.withColumns(columns) if columns else rows
 
 
 def with_one_partition(rows: DataFrame, fields: Sequence[PartitionField]) -> DataFrame:
     """Add one column to rows that combines all partition columns."""
     if len(fields) < 2:
         return with_partitions(rows, fields)
-    found = partition_columns(fields, rows.columns, lambda name: F.col(quoted(name)))
-    joined = F.concat_ws(",", *(F.coalesce(value, F.lit("null")) for value in found.values()))
+    columns = partition_columns(fields, rows.columns, lambda name: F.col(quoted(name)))
+    joined = F.concat_ws(",", *(F.coalesce(value, F.lit("null")) for value in columns.values()))
     return rows.withColumn(joint_name(fields), F.substring(joined, 1, _MAX_LENGTH))
 
 

@@ -261,8 +261,8 @@ class DerivedProgress(Progress):
             return False
         if source not in self.nonces:
             return True
-        found = {newest.commit: newest.nonce, newest.commit - 1: newest.follows}.get(reached)
-        return found == self.nonces[source] if found else None
+        nonce = {newest.commit: newest.nonce, newest.commit - 1: newest.follows}.get(reached)
+        return nonce == self.nonces[source] if nonce else None
 
 
 class SilverProgress(DerivedProgress):

@@ -25,7 +25,7 @@ OTHERS: Mapping[str, Mutation] = {
     "a-lost-race-is-an-error-of-spark": Mutation(
         "A Hudi write that fails because of another writer is reported as an error of Spark.",
         "pytest tests/engines/test_hudi.py::test_write_that_loses_a_race_exits_40",
-        replaced("HudiTable._check_was_alone", "others or _ROLLED_BACK.search(message)", by="False"),
+        replaced("HudiTable._check_was_alone", "other_instants or _ROLLED_BACK.search(message)", by="False"),
     ),
     "a-standby-reports-each-run": Mutation(
         "A continuous run that fails like the one before writes a report.",
@@ -157,7 +157,7 @@ OTHERS: Mapping[str, Mutation] = {
     "records-control-the-terminal": Mutation(
         "Text from a record is printed without escapes.",
         "pytest tests/unit/test_output.py",
-        replaced("printable", r'f"\\u{ord(found[0]):04x}"', by="found[0]"),
+        replaced("printable", r'f"\\u{ord(match[0]):04x}"', by="match[0]"),
     ),
     "removed-columns-are-added-again": Mutation(
         "A column that another program renamed or removed is added again.",
@@ -186,7 +186,7 @@ OTHERS: Mapping[str, Mutation] = {
     "the-nonce-is-not-read-back": Mutation(
         "A commit that Delta skipped, because another run had made it, counts as the run's own.",
         "pytest tests/engines/test_tables.py::test_second_append_with_the_same_commit_number_is_locked",
-        without_operand("read_back", "found.nonce != progress.nonce"),
+        without_operand("read_back", "newest.nonce != progress.nonce"),
     ),
     "unwritten-reports-are-ignored": Mutation(
         "A run whose report cannot be written ends as if it were written.",
