@@ -1,6 +1,7 @@
 """Entries of silver's side table: state that its rows do not have. `columns.SIDE` describes their kinds."""
 
 from collections.abc import Iterable
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -113,18 +114,14 @@ def side_rows(parts: Iterable[DataFrame], *, batch: int, at_ms: int) -> DataFram
     """All entries of a commit, with every column of the side table and `__delete`.
 
     Args:
-        parts: entries with some of the columns; no two with the same kind and id.
+        parts: entries with some of the columns, at least one part; no two with the same kind and id.
         batch: silver's commit number.
         at_ms: its time.
     """
     own = {"__batch": of_batch(batch, F.col("id")), "at_ms": of_batch(at_ms, F.col("id"))}
-    whole = None
-    for part in parts:
-        columns = [
-            own.get(name, F.col(name) if name in part.columns else F.lit(None)).cast(kind).alias(name)
-            for name, kind in SIDE.items()
-        ]
-        rows = part.select(*columns, DELETE)
-        whole = rows if whole is None else whole.unionByName(rows)
-    assert whole is not None, "a commit has at least one kind of entries"
-    return whole
+
+    def side(part: DataFrame) -> DataFrame:
+        values = {name: own.get(name, F.col(name) if name in part.columns else F.lit(None)) for name in SIDE}
+        return part.select(*(value.cast(SIDE[name]).alias(name) for name, value in values.items()), DELETE)
+
+    return reduce(DataFrame.unionByName, map(side, parts))
