@@ -231,9 +231,10 @@ def gold_table(spark: SparkSession, path: str, wanted: StorageConfig) -> Table[G
 def _table(
     spark: SparkSession, path: str, wanted: StorageConfig, todo: str, *, statistics: Sequence[str] = ()
 ) -> Table[P]:
-    other = next(format for format in _MARKS if format != wanted.format)
-    if Storage(spark).exists(f"{path}/{_MARKS[other]}"):
-        raise _mismatch(path, f"a {other} table", wanted, todo)
+    storage = Storage(spark)
+    for format, mark in _MARKS.items():
+        if format != wanted.format and storage.exists(f"{path}/{mark}"):
+            raise _mismatch(path, f"a {format} table", wanted, todo)
     if wanted.format == "delta":
         delta: DeltaLakeTable[P] = DeltaLakeTable(
             spark,

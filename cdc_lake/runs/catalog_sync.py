@@ -30,7 +30,6 @@ from cdc_lake.spark.session import build_session, hadoop, is_alive, lake_files
 from cdc_lake.storage.files import Files
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import Table
-from cdc_lake.tables.delta import DeltaLakeTable
 
 logger = logging.getLogger(__name__)
 
@@ -187,7 +186,7 @@ def _lake_table(lake: Lake, models: str, layer: str, name: str) -> _LakeTable:
     if layer == "gold":
         storage = gold_storage(models, name)
         return _LakeTable(layer, name, path, storage, lambda spark: gold_table(spark, path, storage))
-    return _LakeTable(layer, name, path, StorageConfig(), lambda spark: DeltaLakeTable(spark, path))
+    return _LakeTable(layer, name, path, StorageConfig(), lambda spark: lake.bronze(spark, name))
 
 
 def check_catalog_name(lake: Lake, storage: Storage, layer: str, table: str, collisions: Mapping[str, str]) -> None:
