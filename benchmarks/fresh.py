@@ -30,7 +30,7 @@ from cdc_lake.demo.sample import wait_until_sent
 from cdc_lake.demo.servers.connectors import postgres_connector_config, put_connector
 
 DATABASE = "fresh"
-_POLL_SECONDS, _START_SECONDS, _LAST_SECONDS = 0.05, 300.0, 120.0
+_POLL_SECONDS, _START_SECONDS, _LAST_SECONDS = 0.05, 300.0, 900.0
 _LOOK_SECONDS = 1.0
 """Time between two looks at what the processes hold."""
 _BINS = (1, 2, 3, 5, 8, 13, 21, 34, 55)
