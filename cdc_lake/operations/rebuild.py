@@ -116,11 +116,10 @@ class _Rebuild(Work):
         settings.check_has_keys(target.topic, todo)
         version = shown.source_version if shown else None
         table, before = SilverTable.open_to_refold(lake, target, spark, settings, version)
-        version = table.bronze.version() if version is None else version
         if before is None and not self.options.key:
             done.warn("the silver table does not exist yet; run the silver job to create it")
             return False
-        if hole := missing_rows(table.bronze, table.landed, version):
+        if hole := missing_rows(table.bronze, table.landed, table.version):
             done.warn(hole)
         if before and table.bronze.reached_by(before, table.landed) is None and (what := table.missing_records(before)):
             done.warn(what)
@@ -142,7 +141,7 @@ class _Rebuild(Work):
                 if self.options.key and before is not None:
                     rebuilt.check_complete(former_deletes(table, before, key_from), self.options)
                 rebuilt.compare()
-            done.source_version = version
+            done.source_version = table.version
             failpoints.reach("rebuild.after_compare")
             if not (self.options.is_dry or self.options.is_preview):
                 with done.phase("write"):

@@ -50,20 +50,21 @@ def refuse_query(rows: DataFrame, expression: str, where: str, error: type[CdcLa
         raise error(where, "the expression contains a subquery", "use only the table's columns")
 
 
-def checked_expression(rows: DataFrame, expression: str, where: str) -> Column:
+def checked_expression(rows: DataFrame, expression: str, where: str, *, kind: str | None = None) -> Column:
     """A setting's expression as a column.
 
     Args:
         rows: the rows with the columns that it may use.
         where: the setting, for messages.
+        kind: the type that it must have or be cast to.
 
     Raises:
-        ConfigError: it is not valid for these columns, or has a subquery.
+        ConfigError: it is not valid for these columns, has a subquery, or has another type.
     """
     try:
         refuse_query(rows, expression, where)
-        column = F.expr(expression)
-        rows.select(column)
+        column = F.expr(expression) if kind is None else F.expr(expression).cast(kind)
+        rows.withColumn("__checked", column)  # `select` would accept an aggregate of all rows
     except PySparkException as exc:
         raise ConfigError(where, f"Spark says: {first_line(exc)}", "fix it in this table's settings") from exc
     return column

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.columns import KAFKA, KEY_ENTRY, REJECTED_ENTRY, SILVER_META, TABLE_ENTRY
 from cdc_lake.decode.envelope import TRUNCATE, is_snapshot_edge
+from cdc_lake.decode.framing import GLUE_ZLIB
 from cdc_lake.errors import ExpectationError, RefusedError
 from cdc_lake.fold.rules import INSERTS, State
 from cdc_lake.fold.table_events import SnapshotMarker, TableEvents, Truncate, table_events
@@ -119,7 +120,7 @@ class Batch:
         remembered_table_events: the state of all keys after earlier batches.
         table_events: the truncates and completed snapshots of this batch.
         schemas: none if no event has had a key yet, so that the table is still unknown.
-        rejected: the new events that fail expectations and are rejected, `expectations.with_unmet`'s columns; none if
+        rejected: the new events that fail expectations and are rejected, `user_sql.with_unmet`'s columns; none if
             all are accepted.
     """
 
@@ -152,7 +153,9 @@ class Batch:
 
     def hold_if_few(self) -> None:
         """Hold few and small rows in the driver, because otherwise each action plans and reads them again."""
-        self.is_in_driver = fit_in_driver(rows=self.counts.total, record_bytes=self.counts.writers["bytes"])
+        writers = self.counts.writers
+        is_compressed = GLUE_ZLIB in writers["frames"]
+        self.is_in_driver = not is_compressed and fit_in_driver(rows=self.counts.total, record_bytes=writers["bytes"])
         if self.is_in_driver:
             self.rows = in_driver(self.rows)
 
@@ -174,8 +177,9 @@ class Batch:
             _, earlier = self._truncates_and_markers(before_it)
         self.table_events = table_events(truncates, markers, earlier=earlier, before=self.remembered_table_events)
 
-    def find_all_table_events(self) -> TableEvents:
-        """The truncates and completed snapshots in all of bronze up to this batch."""
+    @cached_property
+    def all_table_events(self) -> TableEvents:
+        """The truncates and completed snapshots in all of bronze up to this batch, which is read when first asked."""
         return table_events(*self._truncates_and_markers(self._landed()))
 
     def _truncates_and_markers(self, rows: DataFrame) -> tuple[list[Truncate], list[SnapshotMarker]]:

@@ -95,7 +95,7 @@ class _Commit:
         is_wider = batch.progress is not None and outcome.schemas.layout_change.is_wider
         # Before widening: Delta rejects plans that read the table's earlier schema.
         changes = outcome.changes(self.progress.commit + (1 if is_wider else 0))
-        if batch.is_in_driver:
+        if outcome.is_in_driver:
             changes = replace(changes, rows=in_driver(changes.rows))  # a MERGE plans its source several times
         if is_wider:
             self._widen(outcome.schemas)

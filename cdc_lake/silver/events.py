@@ -247,7 +247,7 @@ def with_deletes(events: DataFrame, condition: str, table: str) -> DataFrame:
         ConfigError: the condition is not valid for the table's columns.
     """
     rows = events.select(F.struct(*events.columns).alias("__event"), "row.*")
-    is_met = checked_expression(rows, condition, f"{table}: merge.apply_as_deletes").cast("boolean")
+    is_met = checked_expression(rows, condition, f"{table}: merge.apply_as_deletes", kind="boolean")
     met = rows.withColumn("__is_met", F.coalesce(is_met, F.lit(False)))
     event = F.col("__event")
     is_met = F.col("__is_met") & event["row"].isNotNull()

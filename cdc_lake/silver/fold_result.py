@@ -119,6 +119,7 @@ class FoldResult:
         pieces: `fold.arrow`'s, computed.
         table_events: the events of all keys.
         refold: the keys that were refolded from bronze, in `key`; none if there are none.
+        is_in_driver: whether the driver can hold the rows to write: the batch is small, and no other keys change.
         are_inserts: whether all pieces are rows of keys that silver does not have.
     """
 
@@ -128,6 +129,7 @@ class FoldResult:
     totals: Totals
     table_events: TableEvents
     refold: DataFrame | None = None
+    is_in_driver: bool = False
     are_inserts: bool = False
 
     def counted(self) -> dict[str, int]:

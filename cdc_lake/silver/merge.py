@@ -60,7 +60,7 @@ def fold_events(batch: Batch) -> "FoldResult":
     table_events = batch.table_events
     rows = batch.accepted.withColumn("refold", F.lit(False))
     if table_events.is_out_of_order and not batch.is_comparison:
-        table_events = replace(batch.find_all_table_events(), snapshot=table_events.snapshot)
+        table_events = replace(batch.all_table_events, snapshot=table_events.snapshot)
         keys = batch.history().where(F.col("key").isNotNull()).select("key").distinct()
     else:
         result = _fold_rows(batch, batch.schemas, rows, table_events, writers=batch.counts.writers)
@@ -101,30 +101,31 @@ def _fold_rows(
         hard=settings.deletes.mode == "hard",
         truncates_hard=batch.table.truncates == "hard",
         table_events=batch.table_events.events,
-        all_table_events=() if refold is None else batch.find_all_table_events().events,
+        all_table_events=() if refold is None else batch.all_table_events.events,
         start=batch.remembered_table_events.start,
         last_table_event=table_events.start.seen_at,
         is_comparison=batch.is_comparison,
         log_may_reset=settings.log_may_reset,
     )
+    has_only_own_keys = refold is None and not (batch.table_events.events or _may_end_waits(batch))
+    is_in_driver = batch.is_in_driver and has_only_own_keys
     history = _events(batch, schemas, rows, has_key_changes=refold is not None or batch.counts.key_changes > 0)
     schema = StructType([*from_arrow_schema(PIECES), history.schema["pk"]])
     if refold is None and batch.may_be_inserts and _have_new_keys(batch, schemas, history):
         pieces, totals = single_inserts(history, schema, list(schemas.large)), Totals.of_inserts(batch.counts.total)
-        return FoldResult(batch, schemas, pieces, totals, table_events, are_inserts=True)
+        return FoldResult(batch, schemas, pieces, totals, table_events, None, is_in_driver, are_inserts=True)
     if batch.progress is not None:
         history = _with_stored(batch, schemas, history, refold)
     fold = partial(arrow.fold, rules=rules)
-    has_only_own_keys = refold is None and not (batch.table_events.events or _may_end_waits(batch))
     with _arrow_batches(batch.table.spark, writers["largest"]):
-        if batch.is_in_driver and has_only_own_keys:
+        if is_in_driver:
             # Not `coalesce`, with which one task would read all of a large silver.
             pieces = map_in_driver(history.repartition(1).sortWithinPartitions(*_IN_ORDER), fold, schema)
         else:
             runs = history.repartition("key").sortWithinPartitions(*_IN_ORDER)
             pieces = map_in_arrow(runs, fold, schema).localCheckpoint(eager=False)
         totals = Totals.of(pieces)
-    result = FoldResult(batch, schemas, pieces, totals, table_events, refold)
+    result = FoldResult(batch, schemas, pieces, totals, table_events, refold, is_in_driver)
     result.check_one_row_per_key()
     return result
 

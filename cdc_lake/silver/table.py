@@ -41,6 +41,7 @@ class SilverTable:
     Attributes:
         name: silver's name, see `SilverTarget`.
         bronze: the bronze table.
+        version: its version.
         landed: its progress at the version.
         bronze_rows: its rows at the version.
         known: the columns of the table whose layout to follow; none if that is silver itself.
@@ -51,6 +52,7 @@ class SilverTable:
     settings: TableConfig
     schemas: SchemaFiles
     bronze: BronzeTable
+    version: int
     landed: BronzeProgress
     bronze_rows: DataFrame
     silver: Table[SilverProgress]
@@ -72,6 +74,7 @@ class SilverTable:
             UnknownTableError: bronze has no commit.
         """
         bronze = lake.bronze(spark, target.topic)
+        version = bronze.version() if version is None else version  # another run may commit meanwhile
         landed = progress_of(bronze, version)
         return cls(
             spark=spark,
@@ -80,7 +83,8 @@ class SilverTable:
             schemas=lake.schema_files(Storage(spark)),
             bronze=bronze,
             landed=landed,
-            bronze_rows=bronze.read(as_of=bronze.version() if version is None else version).select(*BRONZE),
+            version=version,
+            bronze_rows=bronze.read(as_of=version).select(*BRONZE),
             silver=target.open(spark),
             storage=target.storage,
             side=target.open_side(spark),

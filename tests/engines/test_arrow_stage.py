@@ -3,18 +3,28 @@
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from support import wire
-from support.converters import ENVELOPE, VALUE_TEXT, Lake, event, numbered_registry, row
+from support.converters import ENVELOPE, TABLE, VALUE_TEXT, Lake, event, numbered_registry, row
 
 from cdc_lake.bronze import batch as bronze_batch
+from cdc_lake.decode.framing import GLUE_ZLIB
 from cdc_lake.operations.replay import replay_quarantined
-from cdc_lake.silver import merge
+from cdc_lake.runs.context import lake_of
+from cdc_lake.silver import batch as silver_batch
+from cdc_lake.silver import commit, merge
+from cdc_lake.silver import table as silver_table
+from cdc_lake.silver.batch import Batch
+from cdc_lake.silver.table import SilverTable
 from cdc_lake.spark import arrow_stage
 from cdc_lake.spark.arrow_stage import in_driver, map_in_arrow, map_in_driver
+from cdc_lake.tables.contract import progress_of
+from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.progress import BronzeProgress
 
 
 def test_function_runs_without_pandas(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +106,54 @@ def test_large_replayed_values_are_not_folded_in_the_driver(
 
     assert lake.fold()[1]["name"] == "long" * 500
     assert folded == ["there"]
+
+
+def test_driver_does_not_hold_rows_that_a_truncate_changes(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = []
+    monkeypatch.setattr(commit, "in_driver", lambda rows: held.append(rows) or in_driver(rows))
+    lake = Lake(spark, tmp_path, numbered_registry())
+    lake.send_numbered(1, wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, event("c", row(1, "new"), 1))), 2)
+    assert (lake.land().error, lake.fold()[1]["__deleted"], len(held)) == (None, False, 1)
+    truncate = wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, event("t", None, 2)))
+    lake.send((None, []), wire.framed("id4", "id:2", truncate, "value"))
+
+    assert lake.land().rows["ok"] == 1
+    assert (lake.fold()[1]["__deleted"], len(held)) == (True, 1)
+
+
+@pytest.mark.parametrize(("frame", "is_held"), [("id4", True), (GLUE_ZLIB, False)])
+def test_driver_does_not_hold_compressed_records(monkeypatch: pytest.MonkeyPatch, frame: str, is_held: bool) -> None:
+    monkeypatch.setattr(silver_batch, "in_driver", lambda rows: rows)
+    counts = SimpleNamespace(total=1, writers={"frames": [frame], "bytes": 10})
+    batch = Batch(None, 1, 1, None, None, counts)
+
+    batch.hold_if_few()
+
+    assert batch.is_in_driver is is_held
+
+
+def test_rows_and_progress_of_bronze_are_of_one_version(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(spark, tmp_path, numbered_registry())
+
+    def land(key: int) -> None:
+        lake.send_numbered(key, wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, event("c", row(key, "new"), key))), 2)
+        assert lake.land().error is None
+
+    def progress_while_another_run_commits(bronze: DeltaLakeTable, version: int | None) -> BronzeProgress:
+        progress = progress_of(bronze, version)
+        land(2)
+        return progress
+
+    land(1)
+    monkeypatch.setattr(silver_table, "progress_of", progress_while_another_run_commits)
+    (target,) = lake_of(lake.config).silver(TABLE.name)
+    table = SilverTable.open(lake_of(lake.config), target, spark, lake.config.table(TABLE.name))
+
+    assert table.bronze_rows.count() == table.landed.total_rows == 1
 
 
 def test_bronze_rows_are_the_same_if_the_driver_holds_them(
