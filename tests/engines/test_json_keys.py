@@ -42,17 +42,17 @@ class Keyed(Lake):
         self.send((sent, []), (value, []))
 
     def rebuild(self, *key: str) -> None:
-        (done,) = run_rebuild(self._config, [self._topic], self._spark, options=RebuildOptions(key=key)).tables
+        (done,) = run_rebuild(self.config, [self._topic], self._spark, options=RebuildOptions(key=key)).tables
         assert done.error is None, done.error
 
     def silver_error(self) -> str:
-        (done,) = run_silver(self._config, [self._topic], self._spark).tables
+        (done,) = run_silver(self.config, [self._topic], self._spark).tables
         assert done.error is not None
         return done.error.code
 
     def replay(self, **selection: Any) -> dict[str, int]:
         (done,) = replay_quarantined(
-            self._config, [self._topic], self._spark, registry=self.registry, selection=Selection(**selection)
+            self.config, [self._topic], self._spark, registry=self.registry, selection=Selection(**selection)
         ).tables
         return done.rows
 
