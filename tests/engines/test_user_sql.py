@@ -97,7 +97,7 @@ def test_expression_that_could_read_secrets_is_refused(spark: SparkSession, name
 
 
 @pytest.mark.parametrize("text", ["row_number", "array(1)", "count(*) > 1"])
-def test_condition_that_is_none_of_a_row_is_an_error_of_its_setting(spark: SparkSession, text: str) -> None:
+def test_condition_that_is_not_boolean_names_its_setting(spark: SparkSession, text: str) -> None:
     events = spark.range(1).select(F.struct("id").alias("row"), F.lit("u").alias("op"))
 
     with pytest.raises(ConfigError, match=r"^t: merge\.apply_as_deletes: Spark says: "):
