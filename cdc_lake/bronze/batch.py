@@ -36,7 +36,6 @@ from cdc_lake.runs.report import TableReport, check_totals
 from cdc_lake.sources.logs import Span, count_offsets, has_no_room_for_a_timestamp
 from cdc_lake.spark.arrow_stage import fit_in_driver, in_driver
 from cdc_lake.spark.session import planned_for
-from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.progress import BronzeProgress
 
 logger = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ _TOMBSTONES_WARNING = (
 
 def land_next(topic: TopicRun) -> bool:
     """Land the next batch of the topic in one commit. Returns whether there are more records."""
-    done, storage = topic.done, Storage(topic.spark)
+    done, storage = topic.done, topic.run.storage
     if not done.batches:
         topic.run.lake.check_is_in_no_table(storage, "bronze", done.table)
     progress = stored_progress(topic)

@@ -233,13 +233,12 @@ class Batch:
             return
         sent = events(self.rows, self.schemas, has_key_changes=self.counts.key_changes > 0)
         unmet = with_unmet(sent, expectations, self.table.name).localCheckpoint()
-        numbers = unmet.select(F.explode(UNMET).alias("name")).groupBy("name").count().collect()
-        check_expectations(
-            done, expectations, {one.name: 0 for one in expectations} | {name: number for name, number in numbers}
-        )
-        names = [F.lit(one.name) for one in expectations if one.on_fail == "reject"]
-        rejected = unmet.where(F.arrays_overlap(UNMET, F.array(*names).cast("array<string>")))
-        self.rejected = None if not names or rejected.isEmpty() else rejected
+        counted = unmet.select(F.explode(UNMET).alias("name")).groupBy("name").count().collect()
+        numbers = {one.name: 0 for one in expectations} | {name: number for name, number in counted}
+        check_expectations(done, expectations, numbers)
+        rejecting = [one.name for one in expectations if one.on_fail == "reject" and numbers[one.name]]
+        if rejecting:
+            self.rejected = unmet.where(F.arrays_overlap(UNMET, F.array(*map(F.lit, rejecting))))
 
     def check_casts(self) -> None:
         """Check that the new events' values fit the types set in `schema.cast`.
@@ -313,7 +312,7 @@ class Batch:
         """Whether entries of one of these kinds may exist."""
         return self.pin is not None and not set(kinds).isdisjoint(self.pin.kinds)
 
-    def judged_entries(self) -> list[DataFrame]:
+    def _judged_entries(self) -> list[DataFrame]:
         """The side-table entries of the events that this batch rejects, and of events that it accepts although earlier
         batches rejected them.
         """
@@ -342,7 +341,7 @@ class Batch:
             parts: entries with some of the columns; no two with the same kind and id.
             commit: silver's commit number.
         """
-        parts = [*parts, *self.judged_entries()]
+        parts = [*parts, *self._judged_entries()]
         if not parts:
             return self.pin
         now_ms = time.time_ns() // 1_000_000

@@ -1,6 +1,6 @@
 """Commits one batch to silver: merges or appends its rows, and widens columns first if the batch needs it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -99,7 +99,7 @@ class _Commit:
             changes = replace(changes, rows=in_driver(changes.rows))  # a MERGE plans its source several times
         if is_wider:
             self._widen(outcome.schemas)
-        with self._write(outcome.schemas, outcome.side_entries):
+        with self._write(outcome.schemas, outcome.side_entries()):
             made = batch.table.silver.merge(changes, self.progress)
         self._report(*outcome.warnings(), *made.notes, **counts, stale=totals.stale, refolded=totals.refolded)
         return made.progress
@@ -116,7 +116,7 @@ class _Commit:
             "paired_tombstones": counts.paired_tombstones,
             "rejected": batch.rejected.count() if batch.rejected is not None else 0,
         }
-        with self._write(schemas, list):
+        with self._write(schemas, ()):
             statistics = first_with_statistics(rows.schema)
             made = silver.append(rows, self.progress, adds_columns=True, statistics=statistics)
         expected = counts.total - sum(parts.values())
@@ -131,13 +131,13 @@ class _Commit:
         return self.progress
 
     @contextmanager
-    def _write(self, schemas: BatchSchemas, side_entries: Callable[[], Sequence[DataFrame]]) -> Iterator[None]:
+    def _write(self, schemas: BatchSchemas, side_entries: Sequence[DataFrame]) -> Iterator[None]:
         """Write the side table; the block then writes the table."""
         number = self.progress.commit
         failpoints.reach("silver.after_plan", batch=number)
         with self.done.phase("write"):
             self._check_lease()
-            side = self.batch.remember(side_entries(), number)
+            side = self.batch.remember(side_entries, number)
             own = schemas.progress_fields(self.progress.defaulted)
             self.progress = self.progress.model_copy(update={**own, "side": side})
             failpoints.reach("silver.after_side", batch=number)

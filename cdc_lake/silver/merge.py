@@ -79,7 +79,7 @@ def fold_events(batch: Batch) -> "FoldResult":
     rows = rows.join(keys, "key", "left_anti").unionByName(old)
     ((writers,),) = rows.agg(schemas_and_frames()).collect()
     values = sorted({*writers["values"], *batch.counts.writers["values"]})
-    schemas = batch.table.schemas_of(rows, batch.progress, writers["keys"], values, writers["frames"])
+    schemas = batch.table.schemas_of(rows, batch.progress, {**writers.asDict(), "values": values})
     return _fold_rows(batch, schemas, rows, table_events, writers=writers, refold=keys)
 
 

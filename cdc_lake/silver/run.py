@@ -21,7 +21,6 @@ from cdc_lake.silver.batch import Batch, next_batch
 from cdc_lake.silver.commit import commit_batch
 from cdc_lake.silver.table import SilverTable
 from cdc_lake.spark.session import batch_bytes, planned_for
-from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import Table
 from cdc_lake.tables.progress import SilverProgress
 
@@ -124,7 +123,7 @@ class _SilverWork(Work):
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         target, lake, leases = self.layer.targets[done.table], self.run.lake, self.run.leases
-        storage = Storage(spark)
+        storage = self.run.storage
         if not done.batches:
             for layer in ("silver", "side"):
                 lake.check_is_in_no_table(storage, layer, target.name)

@@ -164,27 +164,13 @@ class SilverTable:
             writers: the result of `schemas_and_frames`, if it is known already.
         """
         writers = writers or rows.agg(schemas_and_frames()).collect()[0][0].asDict()
-        is_by_row = self.settings.key_of_rows != ()
-        if not writers["values" if is_by_row else "keys"]:
-            return None
-        keys = () if is_by_row else writers["keys"]
-        return self.schemas_of(rows, progress, keys, writers["values"], writers["frames"])
+        has_key = writers["keys" if self.settings.key_of_rows == () else "values"]
+        return self.schemas_of(rows, progress, writers) if has_key else None
 
-    def schemas_of(
-        self,
-        rows: DataFrame,
-        progress: SilverProgress | None,
-        key_schemas: Sequence[str],
-        value_schemas: Sequence[str],
-        frames: Collection[str],
-    ) -> BatchSchemas:
-        """Read schemas, and determine the columns that they need.
-
-        Args:
-            rows: bronze rows that use them.
-            progress: see `schemas_in`.
-        """
-        first_came, newest = _in_order(rows, "value_schema", value_schemas)
+    def schemas_of(self, rows: DataFrame, progress: SilverProgress | None, writers: Mapping[str, Any]) -> BatchSchemas:
+        """Read schemas, and determine the columns that they need; see `schemas_in`."""
+        key_schemas = writers["keys"] if self.settings.key_of_rows == () else ()
+        first_came, newest = _in_order(rows, "value_schema", writers["values"])
         key_names, newest_key = _in_order(rows, "key_schema", key_schemas)
         keys = [self.schemas.by_fingerprint(name) for name in _newest_last(key_names, newest_key)]
         values = {name: self.schemas.by_fingerprint(name).of_table(self.settings) for name in first_came}
@@ -209,7 +195,9 @@ class SilverTable:
         )
         if layout_change.layout.keys:  # otherwise the table may be partitioned by a derived column
             check_partitions(self.name, self.storage, layout_change.layout.columns, layout_change.layout.keys)
-        return BatchSchemas(self.name, self.settings, keys, trees, list(values.values()), frames, layout_change)
+        return BatchSchemas(
+            self.name, self.settings, keys, trees, list(values.values()), writers["frames"], layout_change
+        )
 
     def truncates_and_markers(self, rows: DataFrame) -> tuple[list[Truncate], list[SnapshotMarker]]:
         """The truncates among bronze's rows, and the snapshot markers, if the settings use them."""

@@ -127,11 +127,11 @@ SILVER: Mapping[str, Mutation] = {
         "Silver commits before the side table, with the pin of the batch before.",
         "conformance O8-replay-behind-a-delete --split each --deletes hard",
         (
-            *replaced("_write", "side = self.batch.remember(side_entries(), number)", by="side = self.batch.pin"),
+            *replaced("_write", "side = self.batch.remember(side_entries, number)", by="side = self.batch.pin"),
             *replaced(
                 "_write",
                 'failpoints.reach("silver.after_merge", batch=number)',
-                by="self.batch.remember(side_entries(), number)",
+                by="self.batch.remember(side_entries, number)",
             ),
         ),
     ),
