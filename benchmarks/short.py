@@ -24,9 +24,10 @@ from rich.table import Table
 
 from benchmarks.log import Log, small
 from benchmarks.quick import Cost, servers
-from cdc_lake.config import CHECKOUT
 from cdc_lake.spark.conf import ARCHIVE_FOLDER, spark_home
 from cdc_lake.spark.java import SHORT_JVM
+
+_CHECKOUT = Path(__file__).parents[1]
 
 TABLES, ROWS, ROUNDS = 40, 1_000, 5
 CHANGED = small(0)
@@ -102,7 +103,7 @@ def _variables(launcher: str) -> dict[str, str]:
 def _command(launcher: str, layers: Sequence[str], table: str) -> list[str]:
     if launcher == RUN:
         return ["cdc-lake", "run", *layers, "--table", table]
-    return ["spark-submit", str(CHECKOUT / "jobs" / f"{layers[0]}.py"), "--table", table]
+    return ["spark-submit", str(_CHECKOUT / "jobs" / f"{layers[0]}.py"), "--table", table]
 
 
 def cost(command: Sequence[str], environment: Mapping[str, str]) -> Cost:
@@ -114,7 +115,7 @@ def cost(command: Sequence[str], environment: Mapping[str, str]) -> Cost:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.short", *command],
         env=environment,
-        cwd=CHECKOUT,
+        cwd=_CHECKOUT,
         stdout=subprocess.PIPE,
         check=True,
     )

@@ -32,7 +32,7 @@ def load_config(path: str | Path | None = None) -> "Config":
     """Read the settings.
 
     Args:
-        path: the YAML file (default: `CDC_LAKE_CONFIG`, then `conf/cdc-lake.yml`).
+        path: the YAML file (default: `CDC_LAKE_CONFIG`, then `cdc-lake.yml`).
 
     Raises:
         ConfigError: the file does not exist, or a setting is wrong.

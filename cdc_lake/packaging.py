@@ -18,7 +18,7 @@ from typing import Literal
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from cdc_lake.config import CHECKOUT
+from cdc_lake.config import PACKAGE
 from cdc_lake.errors import ConfigError, InstallationError
 from cdc_lake.spark.fetch import fetch
 from cdc_lake.spark.jars import Jar, cache_folder, lock_file, read_lock, sha256
@@ -26,6 +26,7 @@ from cdc_lake.spark.versions import PROFILES
 
 Arch = Literal["x86_64", "aarch64"]
 Place = Literal["cluster", "emr"]
+CHECKOUT = PACKAGE.parent
 PLAN = "upload.json"
 ENVIRONMENT = "environment.tar.gz"
 PYTHON = "3.11"

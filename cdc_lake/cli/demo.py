@@ -3,6 +3,7 @@
 `cdc-lake stack` runs its servers alone: Postgres, Kafka, a registry and Kafka Connect on this machine, without Docker.
 """
 
+import os
 import shlex
 import sys
 import time
@@ -17,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cdc_lake.cli.output import Output, answer, print_rows, say
-from cdc_lake.config import TableType, load_config
+from cdc_lake.config import StackConfig, TableType, load_config, nearest_config
 
 if TYPE_CHECKING:
     from cdc_lake.demo.result import DemoResult, Step
@@ -58,9 +59,9 @@ def demo(
         if full or sql or tables or keep or table_type != "delta":
             raise typer.BadParameter("--recorded can only be combined with --folder and --json")
         raise typer.Exit(_run_recorded(Path(folder or _RECORDED_FOLDER).resolve(), as_json=as_json))
-    from cdc_lake.demo.run import run_demo  # imported here: it needs the `demo` extra
+    from cdc_lake.demo.run import SETTINGS, run_demo  # imported here: it needs the `demo` extra
 
-    place = Path(folder).resolve() if folder else Path(load_config().stack.folder).parent
+    place = Path(folder).resolve() if folder else _stack_folder().parent
     console = Output(stderr=as_json)
     result = run_demo(
         place,
@@ -74,7 +75,7 @@ def demo(
     console.print()
     print_result(result, console)
     if keep:
-        _print_addresses(place, result, table_type)
+        _print_addresses(place, result)
     elif result.example:
         gold = _short(place / "lake" / "gold" / "films_by_rating")
         query = (
@@ -83,7 +84,7 @@ def demo(
             "print(duckdb.sql('SELECT rating, count(*) FROM films GROUP BY 1'))",
         )
         commands = ("status", f"story {result.source}.public.film {result.example}")
-        _print_next(commands, query, _exports(place, table_type), error=as_json)
+        _print_next(commands, query, _export(place / SETTINGS), error=as_json)
     if as_json:
         answer(result.to_json())
     raise typer.Exit(result.exit_code)
@@ -100,11 +101,10 @@ def _run_recorded(folder: Path, *, as_json: bool) -> int:
     differences = sum(result.differences.values())
     console.print(f"{result.seconds:.0f} s.")
     console.print(f"{differences} DIFFERENCES." if differences else "Silver and gold equal the recorded source.")
-    settings = f"--config {shlex.quote(str(_short(folder / SETTINGS)))}"
     silver = _short(folder.joinpath("lake", "silver", *TOPIC.split(".")))
     commands = (
-        f"story {TOPIC} {recording.story_key} {settings}",
-        f"quarantine list --each {settings}",
+        f"story {TOPIC} {recording.story_key}",
+        "quarantine list --each",
     )
     query = (
         "from deltalake import DeltaTable, QueryBuilder",
@@ -112,7 +112,7 @@ def _run_recorded(folder: Path, *, as_json: bool) -> int:
         "query = 'SELECT __op, count(*) FROM film GROUP BY 1'",
         "print(QueryBuilder().register('film', film).execute(query).read_all())",
     )
-    _print_next(commands, query, error=as_json)
+    _print_next(commands, query, _export(folder / SETTINGS), error=as_json)
     if as_json:
         answer(result.to_json())
     return result.exit_code
@@ -160,7 +160,8 @@ def print_result(result: "DemoResult", console: Console) -> None:
     console.print(equal if result.differences == 0 else f"{result.differences} DIFFERENCES.")
 
 
-def _print_addresses(place: Path, result: "DemoResult", table_type: TableType) -> None:
+def _print_addresses(place: Path, result: "DemoResult") -> None:
+    from cdc_lake.demo.run import SETTINGS
     from cdc_lake.demo.servers.postgres import program
     from cdc_lake.demo.servers.stack import Stack
 
@@ -171,24 +172,22 @@ def _print_addresses(place: Path, result: "DemoResult", table_type: TableType) -
     for name, address in {**addresses, "postgres": database, "lake": str(place / "lake")}.items():
         say(f"  {name:9} {address}", error=True)
     topic = max(result.tables, key=lambda table: table.source_rows).topic
-    exports = "".join(f"  {line}\n" for line in _exports(place, table_type))
     answer(
-        f"\nChange some rows, then land and merge the changes:\n  . .venv/bin/activate\n{exports}"
+        f"\nChange some rows, then land and merge the changes:\n"
+        f"  . {_short(Path(sys.executable)).with_name('activate')}\n"
+        f"  {_export(place / SETTINGS)}\n"
         f"  {program('psql')} \\\n    {database}\n"
-        f"  spark-submit jobs/bronze.py --table {topic}\n"
-        f"  spark-submit jobs/silver.py --table {topic}\n"
+        f"  cdc-lake run bronze silver --table {topic}\n"
         "  cdc-lake stack down",
         error=True,
     )
 
 
-def _print_next(
-    commands: Iterable[str], query: Iterable[str], exports: Iterable[str] = (), *, error: bool = False
-) -> None:
+def _print_next(commands: Iterable[str], query: Iterable[str], export: str, *, error: bool = False) -> None:
     """Print commands of `cdc-lake` and a Python query, without indentation, so that the user can paste them."""
     python = _short(Path(sys.executable))
     command = python.with_name("cdc-lake")
-    lines = [*exports, *(f"{command} {line}" for line in commands), f"{python} -c {_quoted(query)}"]
+    lines = [export, *(f"{command} {line}" for line in commands), f"{python} -c {_quoted(query)}"]
     answer("\n".join(["", "Try next, on the lake of the demo:", *lines]), error=error)
 
 
@@ -201,17 +200,9 @@ def _short(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
-def _exports(place: Path, table_type: TableType) -> list[str]:
-    """Commands that set the environment variables of the demo: its folders, and silver's table type."""
-    from cdc_lake.demo.jobs import storage_variable
-
-    config = load_config()
-    elsewhere = {
-        "STACK__FOLDER": (config.stack.folder, place / "stack"),
-        "LAKE__ROOT": (config.lake.root, place / "lake"),
-        "DEFAULTS__STORAGE": (storage_variable("delta"), storage_variable(table_type)),
-    }
-    return [f"export CDC_LAKE__{k}={shlex.quote(str(b))}" for k, (a, b) in elsewhere.items() if a != str(b)]
+def _export(settings: Path) -> str:
+    """The shell command that makes `cdc-lake` use a demo's settings."""
+    return f"export CDC_LAKE_CONFIG={shlex.quote(str(_short(settings)))}"
 
 
 @stack_app.command()
@@ -251,7 +242,13 @@ def down(
 def _stack(folder: Path | None) -> "Stack":
     from cdc_lake.demo.servers.stack import Stack  # imported here: it needs the `demo` extra
 
-    return Stack(folder or Path(load_config().stack.folder))
+    return Stack(folder or _stack_folder())
+
+
+def _stack_folder() -> Path:
+    """The folder of the servers; without a configuration file the default one, in the working directory."""
+    is_configured = "CDC_LAKE_CONFIG" in os.environ or nearest_config()
+    return Path(load_config().stack.folder if is_configured else StackConfig().folder).resolve()
 
 
 def _print_status(stack: "Stack") -> None:

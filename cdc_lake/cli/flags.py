@@ -63,7 +63,7 @@ OptionalTables = Annotated[
 A_MODEL = "'orders_*'"
 Models = Annotated[list[str], required("--model", "Select gold models by name or glob; required, repeatable.", A_MODEL)]
 ConfigFile = Annotated[
-    str | None, typer.Option("--config", help="Read this file (default: $CDC_LAKE_CONFIG, conf/cdc-lake.yml).")
+    str | None, typer.Option("--config", help="Read this file (default: $CDC_LAKE_CONFIG, cdc-lake.yml).")
 ]
 Parallel = Annotated[
     int | None,

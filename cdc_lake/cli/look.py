@@ -12,7 +12,7 @@ from cdc_lake.cli.flags import ConfigFile, Json, JsonFile, OptionalTables, Paral
 from cdc_lake.cli.output import Display, Output, print_rows, show_result
 from cdc_lake.cli.run import configure_logging, show_report
 from cdc_lake.config import load_config
-from cdc_lake.errors import ConfigError, InstallationError
+from cdc_lake.errors import ConfigError
 from cdc_lake.runs.report import Report, TableReport
 
 if TYPE_CHECKING:
@@ -80,11 +80,7 @@ def reconcile(
     """Compare silver with the source database. Exits with 30 if they differ."""
     configure_logging()
     settings, options = load_config(config), RunOptions(parallel, as_json=as_json, json_file=json_file)
-    try:
-        from cdc_lake.operations.reconcile import run_reconcile
-    except ModuleNotFoundError as exc:
-        todo = "install cdc_lake with the extra `reconcile`"
-        raise InstallationError("reconcile", f"{exc.name} is not installed", todo) from exc
+    from cdc_lake.operations.reconcile import run_reconcile  # imported here: it needs the `reconcile` extra
     from cdc_lake.runs.scheduler import TableScheduler
 
     display = Display()

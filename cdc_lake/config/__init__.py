@@ -3,7 +3,7 @@
 from cdc_lake.config.base import Model, Name, in_words, is_reference, secret
 from cdc_lake.config.emr import EmrConfig
 from cdc_lake.config.kafka import ALLOWED_CLIENT_SETTINGS, JAVA_PRODUCER_SETTINGS, KafkaAuth, KafkaConfig, KafkaTls
-from cdc_lake.config.load import CHECKOUT, config_path, load_config
+from cdc_lake.config.load import PACKAGE, config_path, load_config, nearest_config, settings_in_effect
 from cdc_lake.config.registry import RegistryAuth, RegistryConfig
 from cdc_lake.config.servers import BearerAuth, StackConfig, TlsConfig, check_privacy, endpoints_file, is_loopback
 from cdc_lake.config.settings import (
@@ -44,8 +44,8 @@ from cdc_lake.config.table import (
 
 __all__ = [
     "ALLOWED_CLIENT_SETTINGS",
-    "CHECKOUT",
     "JAVA_PRODUCER_SETTINGS",
+    "PACKAGE",
     "TABLE_TYPES",
     "BearerAuth",
     "CatalogConfig",
@@ -93,5 +93,7 @@ __all__ = [
     "is_reference",
     "joint_name",
     "load_config",
+    "nearest_config",
     "secret",
+    "settings_in_effect",
 ]

@@ -147,7 +147,7 @@ class StackConfig(Model):
     """The embedded servers of `cdc-lake stack` and `cdc-lake demo`."""
 
     folder: ConfigPath = Field(
-        default="../.cdc_lake/stack", description="Sets the folder of their data, logs and addresses."
+        default=".cdc_lake/stack", description="Sets the folder of their data, logs and addresses."
     )
 
     def address(self, server: str) -> str:

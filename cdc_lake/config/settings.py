@@ -51,7 +51,7 @@ class LakeConfig(Model):
     """Where the tables are."""
 
     root: ConfigPath = Field(
-        default="../.cdc_lake/lake",
+        default=".cdc_lake/lake",
         description="Sets the folder or URL of the lake. Tables are in `<root>/<layer>/<prefix>/<schema>/<table>`. "
         "Avoid `%` in it, which delta-rs decodes.",
     )

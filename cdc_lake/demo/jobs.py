@@ -15,7 +15,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any, Final
 
-from cdc_lake.config import CHECKOUT, TABLE_TYPES, TableType
+import yaml
+
+from cdc_lake.config import PACKAGE, TABLE_TYPES, TableType
 from cdc_lake.demo.servers.server import end_with_this_process
 from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.errors import CdcLakeError, InfrastructureError
@@ -23,6 +25,7 @@ from cdc_lake.spark.java import SHORT_JVM
 
 SMALL_JVM = f"-Dorg.apache.avro.fastread=true {SHORT_JVM}"
 """Java options that halve the start-up time, for jobs with a few thousand rows."""
+_SETTINGS: Final = PACKAGE / "conf" / "cdc-lake.yml"
 _INTERVAL: Final = "500ms"
 """Time between two runs of a continuous job. A run that finds nothing new takes a few milliseconds."""
 _WAIT_SECONDS: Final = 300.0
@@ -56,8 +59,8 @@ def this_machine() -> Platform:
     programs = Path(sys.executable).parent
     return Platform(
         command=(str(programs / "spark-submit"), "--conf", f"spark.driver.extraJavaOptions={SMALL_JVM}"),
-        jobs=CHECKOUT / "jobs",
-        config=CHECKOUT / "conf" / "cdc-lake.yml",
+        jobs=PACKAGE / "jobs",
+        config=_SETTINGS,
         variables={**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}"},
     )
 
@@ -80,7 +83,7 @@ class Jobs:
             **platform.variables,
             "CDC_LAKE__STACK__FOLDER": str(stack.folder),
             "CDC_LAKE__LAKE__ROOT": lake,
-            "CDC_LAKE__DEFAULTS__STORAGE": storage_variable(table_type),
+            "CDC_LAKE__DEFAULTS__STORAGE": json.dumps([_storage(table_type)]),
         }
         self.seconds: dict[str, float] = {}
 
@@ -223,6 +226,14 @@ class ContinuousJob:
         return CdcLakeError(f"the {self._layer} job", what, f"its output:\n{''.join(self._log)}")
 
 
-def storage_variable(table_type: TableType) -> str:
-    """The value of CDC_LAKE__DEFAULTS__STORAGE for a table type."""
-    return f"[{TABLE_TYPES[table_type].model_dump_json(exclude_none=True)}]"
+def sample_settings(table_type: TableType) -> str:
+    """The settings of the demo as YAML. Its servers and its lake are in the file's folder, `stack` and `lake`."""
+    settings = yaml.safe_load(_SETTINGS.read_text(encoding="utf-8"))
+    settings["lake"], settings["stack"] = {"root": "lake"}, {"folder": "stack"}
+    settings["gold"] = {"models": str(_SETTINGS.with_name("gold"))}
+    settings["defaults"]["storage"] = [_storage(table_type)]
+    return yaml.safe_dump(settings, sort_keys=False)
+
+
+def _storage(table_type: TableType) -> dict[str, Any]:
+    return TABLE_TYPES[table_type].model_dump(mode="json", exclude_none=True)

@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 
 from cdc_lake.config import TableType
 from cdc_lake.demo import sample
-from cdc_lake.demo.jobs import Jobs, Platform, this_machine
+from cdc_lake.demo.jobs import Jobs, Platform, sample_settings, this_machine
 from cdc_lake.demo.proof import prove
 from cdc_lake.demo.result import DemoResult, Show, Step, run_step
 from cdc_lake.demo.servers.connectors import check_connector, postgres_connector_config, put_connector
@@ -43,7 +43,8 @@ from cdc_lake.spark.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_
 from cdc_lake.spark.versions import profile_name
 
 _SEED: Final = 1
-_MARKER = "made-by-cdc-lake-demo"
+SETTINGS: Final = "demo.yml"
+"""The file in the demo's folder with the settings of its lake, which marks the folder as the demo's."""
 _SENT_SECONDS = 120.0
 _MEMORY_INTERVAL_SECONDS = 0.5
 
@@ -125,7 +126,7 @@ def run_demo(
     for profile in (profile_name(), EMBEDDED_PROFILE):
         require(read_lock(lock_file(profile)), cache_folder())
     stack, lake = Stack(folder / "stack"), folder / "lake"
-    _empty(folder, stack, lake)
+    _prepare(folder, stack, lake, table_type)
     result = DemoResult()
     with _peak_memory(result):
         with run_step(show, result.parts, "start", "Postgres, Kafka, Connect with Debezium, Apicurio Registry"):
@@ -241,16 +242,15 @@ def _submit_layers(demo: _Demo, part: str, when: str) -> None:
                 demo.jobs.submit(layer, *flags)
 
 
-def _empty(folder: Path, stack: Stack, lake: Path) -> None:
-    """Empty the folder, unless it has files that the demo did not create."""
-    marker = folder / _MARKER
-    if not marker.exists():
-        if lake.exists() or stack.folder.exists():
-            raise ConfigError(
-                str(folder), "it contains servers or tables that the demo did not create", "use another --folder"
-            )
-        folder.mkdir(parents=True, exist_ok=True)
-        marker.touch()
+def _prepare(folder: Path, stack: Stack, lake: Path, table_type: TableType) -> None:
+    """Empty the folder, unless it has files that the demo did not create, and write its settings for later commands."""
+    settings = folder / SETTINGS
+    if not settings.exists() and (lake.exists() or stack.folder.exists()):
+        raise ConfigError(
+            str(folder), "it contains servers or tables that the demo did not create", "use another --folder"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    settings.write_text(sample_settings(table_type), encoding="utf-8")
     stack.delete()
     shutil.rmtree(lake, ignore_errors=True)
 

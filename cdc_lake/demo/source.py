@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 import psycopg
 
-from cdc_lake.config import CHECKOUT
+from cdc_lake.config import PACKAGE
 from cdc_lake.config.gold_models import read_model
 from cdc_lake.demo import sample
 from cdc_lake.demo.dump import AnyChanges, load_dump
@@ -209,7 +209,7 @@ def models_reading_only(topics: Collection[str], gold: Mapping[str, str]) -> dic
 
 def topics_of(model: str) -> set[str]:
     """The topics that a model of the sample reads."""
-    return set(read_model(CHECKOUT / "conf" / "gold" / f"{model}.sql").header.topics.values())
+    return set(read_model(PACKAGE / "conf" / "gold" / f"{model}.sql").header.topics.values())
 
 
 def _matching(globs: Sequence[str], topics: Sequence[str]) -> list[str]:

@@ -15,10 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdc_lake.config import CHECKOUT
+from cdc_lake.config import PACKAGE
 from cdc_lake.errors import ConfigError, InstallationError
 
-LOCKS = CHECKOUT / "conf" / "jars"
+LOCKS = PACKAGE / "conf" / "jars"
 EMBEDDED_PROFILE = "embedded"
 """Lock file of the embedded servers; the others are Spark's."""
 EXTRACTION_FILTER = getattr(tarfile, "data_filter", lambda member, path: member)

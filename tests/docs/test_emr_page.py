@@ -10,8 +10,9 @@ import pytest
 import yaml
 from pydantic_core import PydanticUndefined
 from settings_page import examples, page, settings
+from support import CHECKOUT
 
-from cdc_lake.config import CHECKOUT, Config, EmrConfig, load_config
+from cdc_lake.config import Config, EmrConfig, load_config
 
 pytestmark = pytest.mark.core
 

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
+from support import CHECKOUT
 
 from cdc_lake.columns import BATCH, DELETED, SILVER_META
-from cdc_lake.config import CHECKOUT, Config, GoldConfig, LakeConfig
+from cdc_lake.config import Config, GoldConfig, LakeConfig
 from cdc_lake.errors import CdcLakeError, ModelError, UnknownTableError
 from cdc_lake.failpoints import VARIABLE
 from cdc_lake.gold.run import run_gold

@@ -21,13 +21,13 @@ from typing import Any
 import pytest
 from conformance.by_lake import table_rows
 from pyspark.sql import SparkSession
-from support import wire
+from support import CHECKOUT, wire
 from support.events import START_MS, Record
 from support.fakes import FakeBroker
 from support.setting_groups import patched
 
 from cdc_lake.bronze.run import run_bronze
-from cdc_lake.config import CHECKOUT, Config, LakeConfig, TableConfig
+from cdc_lake.config import Config, LakeConfig, TableConfig
 from cdc_lake.operations.replay import replay_quarantined
 from cdc_lake.registries.registry import RegisteredSchema
 from cdc_lake.runs.report import Report

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import yaml
 from deployments import INFRA
+from support import CHECKOUT
 
-from cdc_lake.config import CHECKOUT, load_config
+from cdc_lake.config import load_config
 from cdc_lake.demo import sample
 from cdc_lake.demo.servers.connectors import postgres_connector_config
 from cdc_lake.demo.servers.jvm_servers import Connect, Kafka

@@ -30,9 +30,10 @@ from deployments import (
     terraform_defaults,
     terraform_files,
 )
+from support import CHECKOUT
 
 from cdc_lake.catalogs.catalog import names_of
-from cdc_lake.config import CHECKOUT, Config, load_config
+from cdc_lake.config import Config, load_config
 from cdc_lake.runs.context import lake_of
 from cdc_lake.spark.jars import read_lock
 from cdc_lake.spark.java import JAVA_DEFAULTS

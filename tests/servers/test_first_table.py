@@ -10,9 +10,9 @@ import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
+from support import CHECKOUT
 
 from cdc_lake.cli.app import execute
-from cdc_lake.config import CHECKOUT
 from cdc_lake.demo import sample
 from cdc_lake.demo.servers.connectors import postgres_connector_config, put_connector
 from cdc_lake.demo.servers.stack import Stack

@@ -10,10 +10,11 @@ from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
+from support import CHECKOUT
 from support.silver_writer import SilverWriter
 from support.topics import SinkTopic
 
-from cdc_lake.config import CHECKOUT, Config, GoldConfig, LakeConfig, StackConfig
+from cdc_lake.config import Config, GoldConfig, LakeConfig, StackConfig
 from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.failpoints import VARIABLE
 from cdc_lake.gold.run import run_gold

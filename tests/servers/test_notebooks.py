@@ -5,9 +5,9 @@ from pathlib import Path
 
 import jupytext
 import pytest
+from support import CHECKOUT
 from support.running_servers import running
 
-from cdc_lake.config import CHECKOUT
 from cdc_lake.demo.servers.stack import Stack
 from notebooks.__main__ import execute
 

@@ -18,11 +18,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cdc_lake.config import CHECKOUT
 from cdc_lake.demo.jobs import SMALL_JVM, Platform
 from cdc_lake.packaging import ENVIRONMENT, UploadPlan, build
 from cdc_lake.spark.jars import EXTRACTION_FILTER
 from cdc_lake.spark.java import find_java
+from support import CHECKOUT
 
 UV = str(Path(sys.executable).with_name("uv"))
 LOOPBACK = "127.0.0.1"

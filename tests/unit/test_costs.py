@@ -8,9 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import costs, results
-
-from cdc_lake.config import CHECKOUT
+from support import CHECKOUT, costs, results
 
 pytestmark = pytest.mark.core
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support import CHECKOUT
 
-from cdc_lake.config import CHECKOUT
 from cdc_lake.demo.jobs import ContinuousJob, Jobs, Platform
 from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.errors import CdcLakeError

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from support import CHECKOUT
 
-from cdc_lake.config import CHECKOUT
 from cdc_lake.config.gold_models import model_names, read_model
 from cdc_lake.errors import ModelError
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import CHECKOUT
 
-from cdc_lake.config import CHECKOUT, Config, TableConfig
+from cdc_lake.config import Config, TableConfig
 from cdc_lake.config.base import Model, _inner_models, _keys
 
 pytestmark = pytest.mark.core

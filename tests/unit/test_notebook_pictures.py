@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
+from support import CHECKOUT
 
-from cdc_lake.config import CHECKOUT
 from notebooks.__main__ import for_any_font
 
 pytestmark = pytest.mark.core

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from support import CHECKOUT
 
-from cdc_lake.config import CHECKOUT
 from cdc_lake.errors import ConfigError
 from cdc_lake.packaging import copy_sources
 

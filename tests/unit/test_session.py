@@ -1,8 +1,9 @@
 """Avro's limits of a session, and the Java options of a submission."""
 
 import pytest
+from support import CHECKOUT
 
-from cdc_lake.config import CHECKOUT, Config, TableConfig
+from cdc_lake.config import Config, TableConfig
 from cdc_lake.spark.java import COMPILE_HUGE_METHODS, JAVA_DEFAULTS
 from cdc_lake.spark.session import DRIVER_OPTIONS, EXECUTOR_OPTIONS, SPARK_DEFAULTS, avro_limits, with_avro_limits
 

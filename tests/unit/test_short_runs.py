@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support import CHECKOUT
 
 from cdc_lake.cli.run import _pause
-from cdc_lake.config import CHECKOUT, Config, LakeConfig
+from cdc_lake.config import Config, LakeConfig
 from cdc_lake.errors import ConfigError, DriverDiedError
 from cdc_lake.runs import scheduler as turns
 from cdc_lake.runs.context import Layer, NewData, OpenRun, Run, Work

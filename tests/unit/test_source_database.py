@@ -6,9 +6,8 @@ from pathlib import Path
 import psycopg
 import pytest
 from pydantic import SecretStr
-from typer.testing import CliRunner
 
-from cdc_lake.cli.app import app
+from cdc_lake.cli.app import execute
 from cdc_lake.errors import InfrastructureError, InstallationError
 from cdc_lake.reconcile.sides import open_snapshot
 
@@ -29,7 +28,9 @@ def test_unreachable_database_error_hides_its_address(url: str) -> None:
     assert caught.value.exit_code == 10
 
 
-def test_missing_psycopg_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_psycopg_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "cdc-lake.yml"
     file.touch()
     for name in [
@@ -38,12 +39,11 @@ def test_missing_psycopg_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_pa
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "psycopg", None)
 
-    outcome = CliRunner().invoke(app, ["reconcile", "--table", "t", "--config", str(file)])
+    with pytest.raises(SystemExit) as exited:
+        execute("reconcile", "--table", "t", "--config", str(file))
 
-    assert isinstance(outcome.exception, InstallationError)
-    assert str(outcome.exception) == (
-        "reconcile: psycopg is not installed; install cdc_lake with the extra `reconcile`"
-    )
+    assert exited.value.code == InstallationError.exit_code
+    assert "psycopg: it is not installed; run `pip install 'cdc-lake[reconcile]'`" in capsys.readouterr().err
 
 
 TLS = {
