@@ -76,7 +76,7 @@ def _asked(flag: str, question: str, default: str | None = None) -> str:
 
 
 def _topics(servers: "Servers") -> list[str]:
-    """The topics; none if the brokers do not answer, which is said."""
+    """The topics; none if the brokers do not respond, which it prints."""
     try:
         return servers.topics()
     except CdcLakeError as error:
@@ -85,7 +85,7 @@ def _topics(servers: "Servers") -> list[str]:
 
 
 def _registry_type(servers: "Servers") -> str:
-    """The type of the registry; if it does not answer, which is said, the default."""
+    """The type of the registry; if it does not respond, which it prints, the default."""
     try:
         return servers.registry_type()
     except CdcLakeError as error:

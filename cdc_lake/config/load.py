@@ -72,7 +72,7 @@ class Setting(NamedTuple):
     """A setting in effect.
 
     Attributes:
-        key: its keys from the top, such as `("kafka", "bootstrap_servers")`.
+        key: the keys that lead to it, the section's first.
         value: as JSON has it, with a reference in place of a secret.
         origin: `<file>:<line>`, the environment variable, or `default`.
     """
@@ -177,7 +177,7 @@ def _variables() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _leaves(settings: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The keys and values of nested mappings, such as `("kafka", "timeout_seconds"), 3`."""
+    """The values of nested mappings, each with the keys that lead to it. Lists are values."""
     for key, value in settings.items():
         if isinstance(value, Mapping) and value:
             yield from _leaves(value, (*above, key))
