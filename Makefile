@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-spark41 archive demo demo-full notebooks docs package test test-rest test-all test-cluster test-s3 test-profiles test-deep conformance soak
+.PHONY: help setup setup-spark41 archive demo demo-full notebooks docs wheel package test test-rest test-all test-cluster test-s3 test-profiles test-deep conformance soak
 .PHONY: bench-fresh bench-growth bench-landing bench-profile bench-quick bench-short bench-tables record lint clean lock
 
 VENV := .venv
@@ -45,6 +45,10 @@ notebooks: setup ## Execute the notebooks on the full demo's lake; draw the char
 docs: setup ## Build the documentation in site/
 	NO_MKDOCS_2_WARNING=1 mkdocs build --quiet
 	@echo "open site/index.html"
+
+wheel: setup ## Build a wheel in dist/, to install without the clone
+	$(UV) build --no-config --quiet --wheel --no-build-isolation --out-dir dist
+	@echo "pip install '$$(ls $(CURDIR)/dist/*.whl)[demo]'"
 
 package: setup ## Build a package for clusters in dist/
 	cdc-lake package

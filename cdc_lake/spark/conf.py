@@ -73,7 +73,7 @@ def spark_home() -> Path:
     """
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise InstallationError("pyspark", "it is not installed", "run `make setup`")
+        raise InstallationError("pyspark", "it is not installed", "run `pip install 'cdc-lake[spark35]'`")
     return Path(spec.origin).parent
 
 

@@ -135,7 +135,7 @@ def _accept(jar: Jar, work: Path, cache: Path) -> None:
 def _ivy_jar() -> Path:
     jars = sorted((spark_home() / "jars").glob("ivy-*.jar"))
     if not jars:
-        raise InstallationError("pyspark", f"{spark_home() / 'jars'} has no Ivy", "run `make clean setup`")
+        raise InstallationError("pyspark", f"{spark_home() / 'jars'} has no Ivy", "install PySpark again")
     return jars[-1]
 
 

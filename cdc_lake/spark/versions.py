@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from cdc_lake.errors import InstallationError
 from cdc_lake.spark.jars import cache_folder, lock_file, read_lock, require
-from cdc_lake.spark.java import JAVA_VERSION, start_jvm
+from cdc_lake.spark.java import INSTALL_JAVA, JAVA_VERSION, start_jvm
 
 if TYPE_CHECKING:  # the commands that fetch jars do without Spark
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -156,7 +156,7 @@ INCOMPATIBLE = (
     Incompatibility(
         f"Java other than {JAVA_VERSION}",
         "cdc_lake was not tested with it",
-        f"set JAVA_HOME to a Java {JAVA_VERSION}, or unset it and run `make setup`, which installs one",
+        INSTALL_JAVA,
         lambda builds, settings: number(builds.java) != (JAVA_VERSION,),
     ),
     Incompatibility(
@@ -243,7 +243,7 @@ def profile_name() -> str:
     try:
         spark = version("pyspark")
     except PackageNotFoundError as exc:
-        raise InstallationError("pyspark", "it is not installed", "run `make setup`") from exc
+        raise InstallationError("pyspark", "it is not installed", "run `pip install 'cdc-lake[spark35]'`") from exc
     _check_line(spark)
     return _LINES[_line(spark)]
 

