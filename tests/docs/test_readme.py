@@ -22,7 +22,7 @@ pytestmark = pytest.mark.core
 
 CHECKOUT = Path(__file__).parents[2]
 README = CHECKOUT / "README.md"
-MAX_LINES, MAX_WIDTH = 120, 140
+MAX_LINES, MAX_WIDTH = 140, 140
 TABLE_ROW = re.compile(r"^(public\.\w+) +(\d+) +(\d+) +(\d+) +(\d+) +(\d+) +(\d+) +([\d.]+)$", re.MULTILINE)
 GOLD_ROW = re.compile(r"^(\w+) +(\d+) +(\d+) +(\d+) +([\d.]+)$", re.MULTILINE)
 BLOCK = re.compile(r"^```[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
