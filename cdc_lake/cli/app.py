@@ -4,9 +4,10 @@ import os
 import sys
 import traceback
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from cdc_lake.cli import catalog, clusters, demo, jars, look, project, quarantine, recover, run, schemas
 from cdc_lake.cli.output import say
@@ -20,7 +21,20 @@ EXTRAS = {
 }
 """Module of a package that may be missing -> the extra that installs it."""
 
+_ORDER = (
+    *("init", "config", "plan", "run", "status", "story", "quarantine", "reconcile", "rebuild", "seek"),
+    *("catalog", "schemas", "demo", "stack", "jars", "jobs", "package", "emr"),
+)
+"""The commands in the help: first what a project needs every day."""
+
+
+class _InOrder(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=_ORDER.index)
+
+
 app = typer.Typer(
+    cls=_InOrder,
     help="Load Debezium change events from Kafka into Delta Lake or Hudi tables.",
     no_args_is_help=True,
     rich_markup_mode=None,

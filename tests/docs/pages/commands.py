@@ -13,8 +13,8 @@ from .markdown import code, prose, table, text
 
 def _leaves(command: Any, name: str) -> Iterator[tuple[str, Any]]:
     if hasattr(command, "commands"):
-        for below, inner in command.commands.items():
-            yield from _leaves(inner, f"{name} {below}")
+        for below in command.list_commands(typer.Context(command)):
+            yield from _leaves(command.commands[below], f"{name} {below}")
     else:
         yield name, command
 
@@ -60,8 +60,10 @@ def commands() -> str:
     """A section for each command."""
     parts = []
     leaves = _leaves(typer.main.get_command(app), "cdc-lake")
-    for name, command in sorted(leaves, key=lambda leaf: not leaf[0].startswith("cdc-lake run")):
+    for name, command in leaves:
         parts.append(f"## {name}\n\n{prose(command.help or '')}\n")
+        if command.epilog:
+            parts.append(f"    {command.epilog}\n")
         if command.params:
             parts.append(table(("flag or argument", "value", "default", "meaning"), _rows(command.params)))
     return "\n".join(parts)
