@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 import cdc_lake
 from cdc_lake.errors import CdcLakeError
+from cdc_lake.operations.story import StoryEvent
 from cdc_lake.runs.context import lake_of
 from cdc_lake.spark.session import build_session
 
@@ -36,24 +37,32 @@ for event in story.events:
     print(f"{event.place:>8}  {event.op}  {event.verdict:8}  {event.why}  {changed}"[:160])
 
 # %% tags=["picture:story"]
-told = [
+
+
+def described(event: StoryEvent) -> str:
+    """The values that an event changed, as far as they fit in a line."""
+    values = [f"{name}: {was} → {now}" for name, (was, now) in event.changes.items() if was is not None]
+    text = ", ".join(values) or ("the whole row" if event.changes else "nothing changed")
+    return text if len(text) < 60 else f"{text[:59]}…"
+
+
+rows = [
     {
+        "event": f"{event.op}  {event.place}",
         "time": datetime.fromtimestamp(event.source_ts_ms / 1000, UTC).isoformat(),
-        "op": event.op,
         "verdict": event.verdict,
-        "changed": ", ".join(event.changes) or "nothing",
+        "changed": described(event),
     }
     for event in story.events
     if event.source_ts_ms
 ]
-alt.Chart(alt.Data(values=told), title=f"The life of {FILM}, key {key}", width=640, height=120).mark_point(
-    filled=True, size=140
-).encode(
-    x=alt.X("time:T", title="source time (UTC)"),
-    y=alt.Y("op:N", title=None),
-    color=alt.Color("verdict:N", title="what became of it"),
-    tooltip=["time:T", "op:N", "verdict:N", "changed:N"],
+chart = alt.Chart(alt.Data(values=rows)).encode(
+    y=alt.Y("event:N", sort=None, title="operation, partition@offset"), color=alt.Color("verdict:N", title=None)
 )
+times = alt.X("time:T", title="source time (UTC)", scale=alt.Scale(padding=12))
+points = chart.mark_point(filled=True, size=140).encode(x=times)
+texts = chart.mark_text(align="left").encode(x=alt.value(340), text="changed:N")
+(points + texts).properties(title=f"The life of {FILM}, key {key}", width=320)
 
 # %% [markdown]
 # ## By source time
