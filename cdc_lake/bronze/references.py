@@ -226,13 +226,13 @@ def _foreign_schema(reference: str, schema: WriterSchema, *, has_kinds: bool) ->
     Args:
         has_kinds: whether the registry has several kinds of ids, so that the number may mean another schema.
     """
-    todo = (
+    cure = (
         f"if this topic has rows of that table too, as with RegexRouter or partitions, list `{owner_of(schema)}` or a "
         "glob in `envelope.record_names`, and replay the record"
     )
     other = "; if the id means another schema, check `registry.ids`" if has_kinds else ""
     name = schema.tree["name"]
-    return f"{describe_reference(reference)} is the schema `{name}`, which belongs to another topic; {todo}{other}"
+    return f"{describe_reference(reference)} is the schema `{name}`, which belongs to another topic; {cure}{other}"
 
 
 def _plain(name: str) -> str:

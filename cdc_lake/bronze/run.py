@@ -95,8 +95,8 @@ class BronzeLayer(Layer):
         """Begin a run; see `run_bronze`."""
         run = Run.begin(config, Report(layer="bronze"))
         source = source or open_source(config, lambda: scheduler.spark(config, "bronze"))
-        todo = "check --table, and that the connector writes to the topic"
-        topics = select(tables, source.topics(), f"topic in {source.name}", todo)
+        cure = "check --table, and that the connector writes to the topic"
+        topics = select(tables, source.topics(), f"topic in {source.name}", cure)
         for topic in topics:
             config.table(topic).check(topic)
         return cls(

@@ -83,8 +83,8 @@ def reconcile(
     try:
         from cdc_lake.operations.reconcile import run_reconcile
     except ModuleNotFoundError as exc:
-        todo = "install cdc_lake with the extra `reconcile`"
-        raise InstallationError("reconcile", f"{exc.name} is not installed", todo) from exc
+        cure = "install cdc_lake with the extra `reconcile`"
+        raise InstallationError("reconcile", f"{exc.name} is not installed", cure) from exc
     from cdc_lake.runs.scheduler import TableScheduler
 
     display = Display()

@@ -293,8 +293,8 @@ def _rows(report: Report) -> Mapping[str, int]:
     """
     (done,) = report.tables
     if done.error:
-        todo = "report this with your versions of Java and Spark"
-        raise CdcLakeError(f"the {report.layer} layer", f"it failed: {done.error.message}", todo)
+        cure = "report this with your versions of Java and Spark"
+        raise CdcLakeError(f"the {report.layer} layer", f"it failed: {done.error.message}", cure)
     return Counter(done.rows)
 
 

@@ -59,8 +59,8 @@ class _GoldLayer(Layer):
         """Begin a run; see `run_gold`."""
         run = Run.begin(config, Report(layer="gold"))
         folder = Path(config.gold.models)
-        todo = "see --model, and `gold.models` in the settings"
-        names = select(models, model_names(folder), f"model in {folder}", todo)
+        cure = "see --model, and `gold.models` in the settings"
+        names = select(models, model_names(folder), f"model in {folder}", cure)
         chosen = {name: read_model(folder / f"{name}.sql") for name in names}
         for name, model in chosen.items():
             check_has_lease(config.lake.lease, name, model.header.table)
@@ -161,8 +161,8 @@ def _sources(run: ModelRun) -> dict[str, Source]:
         UnknownTableError: silver does not have one; the message names the nearest.
     """
     topics_of, lake = run.model.header.topics, run.lake_run.lake
-    todo = f"run the silver job first, or correct `sources` in {run.model.file}"
-    topics = select(list(topics_of.values()), run.silver_topics, f"table in {lake.folder('silver')}", todo)
+    cure = f"run the silver job first, or correct `sources` in {run.model.file}"
+    topics = select(list(topics_of.values()), run.silver_topics, f"table in {lake.folder('silver')}", cure)
     pinned = {topic: _pinned(lake.silver(topic)[0].open(run.session)) for topic in topics}
     return {alias: pinned[topic] for alias, topic in topics_of.items()}
 

@@ -53,8 +53,8 @@ def subject_schemas(config: Config, patterns: Sequence[str]) -> list[SubjectSche
     """
     files = {file.stem: file for file in sorted(Path(config.gold.schemas).glob("*.avsc"))}
     models = _by_subject(Path(config.gold.models))
-    todo = f"write it to {config.gold.schemas}/<subject>.avsc, or give a model a `topic`"
-    names = select(patterns, sorted({*files, *models}), "schema", todo)
+    cure = f"write it to {config.gold.schemas}/<subject>.avsc, or give a model a `topic`"
+    names = select(patterns, sorted({*files, *models}), "schema", cure)
     derived: Mapping[str, SubjectSchema] = {}
     if tables := {models[name].header.name: models[name] for name in names if name not in files}:
         spark = build_session("cdc_lake schemas", config.max_record_bytes)

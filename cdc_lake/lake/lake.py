@@ -215,26 +215,26 @@ def silver_table(spark: SparkSession, path: str, wanted: StorageConfig) -> Table
         InstallationError: it is a Hudi table, but this Spark has no Hudi.
         UnsupportedError: a newer Hudi release wrote it.
     """
-    todo = (
+    cure = (
         "restore the table's `storage` setting, or move the folder and its side table away: the silver job then "
         "rebuilds the table from bronze"
     )
-    return _table(spark, path, wanted, todo, statistics=(BATCH, "__source_ts_ms"))
+    return _table(spark, path, wanted, cure, statistics=(BATCH, "__source_ts_ms"))
 
 
 def gold_table(spark: SparkSession, path: str, wanted: StorageConfig) -> Table[GoldProgress]:
     """Open a gold table by path; see `silver_table`."""
-    todo = "restore the model's `table` setting, or move the folder away: the gold job then rebuilds the table"
-    return _table(spark, path, wanted, todo)
+    cure = "restore the model's `table` setting, or move the folder away: the gold job then rebuilds the table"
+    return _table(spark, path, wanted, cure)
 
 
 def _table(
-    spark: SparkSession, path: str, wanted: StorageConfig, todo: str, *, statistics: Sequence[str] = ()
+    spark: SparkSession, path: str, wanted: StorageConfig, cure: str, *, statistics: Sequence[str] = ()
 ) -> Table[P]:
     storage = Storage(spark)
     for format, mark in _MARKS.items():
         if format != wanted.format and storage.exists(f"{path}/{mark}"):
-            raise _mismatch(path, f"a {format} table", wanted, todo)
+            raise _mismatch(path, f"a {format} table", wanted, cure)
     if wanted.format == "delta":
         delta: DeltaLakeTable[P] = DeltaLakeTable(
             spark,
@@ -246,7 +246,7 @@ def _table(
         )
         partitions = delta.partitioned_by()
         if partitions is not None and partitions != tuple(field.name for field in wanted.partitions):
-            raise _mismatch(path, f"a delta table with the partitions ({', '.join(partitions)})", wanted, todo)
+            raise _mismatch(path, f"a delta table with the partitions ({', '.join(partitions)})", wanted, cure)
         return delta
     if not has_hudi():
         raise InstallationError(
@@ -262,11 +262,11 @@ def _table(
         properties=wanted.properties,
     )
     if (differing := hudi.differing_settings()) is not None:
-        raise _mismatch(path, f"a hudi table whose {differing}", wanted, todo)
+        raise _mismatch(path, f"a hudi table whose {differing}", wanted, cure)
     return hudi
 
 
-def _mismatch(path: str, existing: str, wanted: StorageConfig, todo: str) -> ConfigError:
+def _mismatch(path: str, existing: str, wanted: StorageConfig, cure: str) -> ConfigError:
     by = f"partitioned by ({', '.join(wanted.partition_by)})" if wanted.partition_by else None
     name = " ".join(filter(None, (wanted.format, wanted.type, by)))
-    return ConfigError(path, f"the folder has {existing}, but the settings ask for {name}", todo)
+    return ConfigError(path, f"the folder has {existing}, but the settings ask for {name}", cure)

@@ -267,8 +267,8 @@ class _TopicPlanner:
         try:
             sent = sent_columns([], [schema], schema)
         except SchemaError as exc:
-            todo = "fix the schema in the registry, or its records will be quarantined"
-            raise UnsupportedError(f"{self.topic}{VALUE_SUFFIX}, version {self.newest.number}", str(exc), todo) from exc
+            cure = "fix the schema in the registry, or its records will be quarantined"
+            raise UnsupportedError(f"{self.topic}{VALUE_SUFFIX}, version {self.newest.number}", str(exc), cure) from exc
         return evolve_layout(
             table.name, sent, stored=after.layout, retired=after.retired, column_mapping=table.column_mapping
         )

@@ -112,8 +112,8 @@ class _Rebuild(Work):
         settings = self.run.config.table(target.topic)
         shown = (self.options.shown or {}).get(done.table)
         leases.recover(target.open(spark), done)
-        todo = "move its folder and its side table's folder away, then run the silver job, which creates it from bronze"
-        settings.check_has_keys(target.topic, todo)
+        cure = "move its folder and its side table's folder away, then run the silver job, which creates it from bronze"
+        settings.check_has_keys(target.topic, cure)
         version = shown.source_version if shown else None
         table, before = SilverTable.open_to_refold(lake, target, spark, settings, version)
         if before is None and not self.options.key:

@@ -205,5 +205,5 @@ def _lsn_text(place: int) -> str:
 
 def _difference(table: str, diff: Differences) -> SourceDifferenceError:
     counts = ", ".join(f"{number} {kind}" for kind, number in diff.counts.items())
-    todo = "run `cdc-lake story` for these keys; an incremental snapshot of the table sends missed rows again"
-    return SourceDifferenceError(table, f"silver differs from the source: {counts}", todo)
+    cure = "run `cdc-lake story` for these keys; an incremental snapshot of the table sends missed rows again"
+    return SourceDifferenceError(table, f"silver differs from the source: {counts}", cure)

@@ -110,7 +110,7 @@ def status(
     view = SourceView.of(config, session, source)
     if view.error and not lake.names(files):
         what = f"{view.error.what}, and there is no table in {lake.folder('bronze')} yet"
-        raise type(view.error)(view.error.where, what, view.error.todo)
+        raise type(view.error)(view.error.where, what, view.error.cure)
     topics = select_landed(lake, files, tables)
     lake_status, logs = Status(), view.logs(topics)
     lake_status.broker_error = str(view.error) if view.error else None

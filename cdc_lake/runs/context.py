@@ -128,12 +128,12 @@ class Layer(ABC):
         return
 
 
-def select(patterns: Sequence[str], names: Sequence[str], what: str, todo: str) -> list[str]:
+def select(patterns: Sequence[str], names: Sequence[str], what: str, cure: str) -> list[str]:
     """The names that match `patterns`, in the order of the patterns, each once.
 
     Args:
         what: the kind of the names, for the message.
-        todo: what to do if a pattern matches nothing, for the message.
+        cure: what to do if a pattern matches nothing, for the message.
 
     Raises:
         UnknownTableError: a pattern matches nothing; the message lists similar names.
@@ -146,7 +146,7 @@ def select(patterns: Sequence[str], names: Sequence[str], what: str, todo: str) 
             problem = (
                 f"there is no such {what}; similar names: {', '.join(near)}" if near else f"there is no {what} yet"
             )
-            raise UnknownTableError(pattern, problem, todo)
+            raise UnknownTableError(pattern, problem, cure)
         selected.update(dict.fromkeys(matching))
     return list(selected)
 
@@ -287,9 +287,9 @@ def write_report(run: Run, files: Files) -> None:
         files.write_once(path, report.model_dump_json(indent=2))
     except (CdcLakeError, OSError, Py4JError) as exc:
         error = exc if isinstance(exc, CdcLakeError) else exhaustion_error(path, exc, folder)
-        todo = "check that the folder is writable; the log has the report, and the tables have the state in it"
+        cure = "check that the folder is writable; the log has the report, and the tables have the state in it"
         what = f"cannot write the report: {str(exc).strip().splitlines()[0]}"
-        report.unwritten = ReportedError.of(error or InfrastructureError(path, what, todo))
+        report.unwritten = ReportedError.of(error or InfrastructureError(path, what, cure))
         logger.warning("the report of this run: %s", report.model_dump_json())
 
 

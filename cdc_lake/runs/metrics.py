@@ -85,8 +85,8 @@ def check_exporters(settings: MetricsConfig) -> None:
         if settings.statsd:
             import statsd  # noqa: F401
     except ModuleNotFoundError as exc:
-        todo = "run `pip install 'cdc-lake[metrics]'`, or remove `run.metrics` from the settings"
-        raise InstallationError("metrics", f"{exc.name} is not installed", todo) from exc
+        cure = "run `pip install 'cdc-lake[metrics]'`, or remove `run.metrics` from the settings"
+        raise InstallationError("metrics", f"{exc.name} is not installed", cure) from exc
 
 
 def export(settings: MetricsConfig, report: Report) -> None:

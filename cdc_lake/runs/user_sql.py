@@ -94,8 +94,8 @@ def check_expectations(done: TableReport, expectations: Sequence[Expectation], u
             continue
         what = f"{number} rows do not meet the expectation `{expectation.name}`: {expectation.holds}"
         if expectation.on_fail == "stop":
-            todo = "the commit was aborted; fix the rows at the source, or set `on_fail` to warn or reject"
-            raise ExpectationError(done.table, what, todo)
+            cure = "the commit was aborted; fix the rows at the source, or set `on_fail` to warn or reject"
+            raise ExpectationError(done.table, what, cure)
         done.warn(f"{what}{'; they are rejected' if expectation.on_fail == 'reject' else ''}")
 
 
@@ -123,8 +123,8 @@ def _met_or_unknown(rows: DataFrame, expectation: Expectation, table: str) -> Co
         refuse_query(rows, expectation.holds, f"{table}: {expectation.name}")
         plan = rows.where(expectation.holds)._jdf.queryExecution().analyzed()
     except PySparkException as exc:
-        todo = "fix `quality.expectations` in this table's settings"
-        raise ConfigError(f"{table}: {expectation.name}", f"Spark says: {first_line(exc)}", todo) from exc
+        cure = "fix `quality.expectations` in this table's settings"
+        raise ConfigError(f"{table}: {expectation.name}", f"Spark says: {first_line(exc)}", cure) from exc
     read = plan.condition().references().toSeq()
     names = F.array(*(F.lit(read.apply(number).name()) for number in range(read.size())))
     return is_met(expectation) | F.arrays_overlap(F.col("__event.unavailable"), names.cast("array<string>"))

@@ -230,8 +230,8 @@ class SilverTable:
             if name in self.settings.schema_.rename or name in self.settings.schema_.exclude:
                 continue
             if now is None:
-                todo = f"to restore it, run `cdc-lake rebuild --table {self.name}`; the run wrote nothing"
-                raise ConfigError(f"{self.name}.{name}", "another program removed the column from silver", todo)
+                cure = f"to restore it, run `cdc-lake rebuild --table {self.name}`; the run wrote nothing"
+                raise ConfigError(f"{self.name}.{name}", "another program removed the column from silver", cure)
             raise ConfigError(
                 f"{self.name}.{name}",
                 f"another program renamed the column to `{now}` in silver",

@@ -139,12 +139,12 @@ def check_fits(spark: SparkSession, columns: StructType, text: str, where: str) 
     named = fields(tree)
     for name in columns.names:
         if name not in named:
-            todo = "add a field, or remove the column from the query"
-            raise IncompatibleSchemaError(where, f"it has no field for the column `{name}`", todo)
+            cure = "add a field, or remove the column from the query"
+            raise IncompatibleSchemaError(where, f"it has no field for the column `{name}`", cure)
     for name in named:
         if name not in columns.names:
-            todo = "select a column of this name, or remove the field"
-            raise IncompatibleSchemaError(where, f"its field `{name}` is not a column of the table", todo)
+            cure = "select a column of this name, or remove the field"
+            raise IncompatibleSchemaError(where, f"its field `{name}` is not a column of the table", cure)
     jvm: Any = spark.sparkContext._jvm
     record = jvm.org.apache.avro.Schema.Parser().parse(text)
     # Spark itself compares them only in the tasks that write.
@@ -194,8 +194,8 @@ def _keys(columns: StructType, keys: Sequence[str]) -> list[StructField]:
 def _field(column: StructField, name: str, where: str) -> dict[str, Any]:
     """The field of a column or nested field; see `_avro_type`."""
     if not _NAME.fullmatch(column.name):
-        todo = "rename it with AS, using ASCII letters, digits and `_`"
-        raise IncompatibleSchemaError(f"column `{where}{column.name}`", "Avro does not allow this name", todo)
+        cure = "rename it with AS, using ASCII letters, digits and `_`"
+        raise IncompatibleSchemaError(f"column `{where}{column.name}`", "Avro does not allow this name", cure)
     return {"name": column.name, "type": _avro_type(column.dataType, f"{name}{column.name}", f"{where}{column.name}")}
 
 
@@ -227,8 +227,8 @@ def _avro_type(kind: DataType, name: str, where: str) -> Any:
         case StructType():
             return {"type": "record", "name": name, "fields": [_optional(f, f"{name}.", f"{where}.") for f in kind]}
     if type(kind) not in _TYPES:
-        todo = "CAST it in the query to another type"
-        raise IncompatibleSchemaError(f"column `{where}`", f"Avro has no type for {kind.simpleString()}", todo)
+        cure = "CAST it in the query to another type"
+        raise IncompatibleSchemaError(f"column `{where}`", f"Avro has no type for {kind.simpleString()}", cure)
     return _TYPES[type(kind)]
 
 

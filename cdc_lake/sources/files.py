@@ -207,8 +207,8 @@ class TopicFiles:
         return [f"{what} (or .json, .parquet): {listed}"] if other_paths else []
 
     def topics(self) -> list[str]:
-        todo = "allow the job's user to list and read it"
-        with translated(f"files.root: {self._root}", "it cannot be listed", todo, self._root):
+        cure = "allow the job's user to list and read it"
+        with translated(f"files.root: {self._root}", "it cannot be listed", cure, self._root):
             return [name for name in self._storage.names(self._root) if not name.startswith(HIDDEN)]
 
     def logs(self, topics: Sequence[str]) -> dict[str, TopicLog]:

@@ -154,9 +154,9 @@ class LocalFiles(Files):
         try:
             write_whole(file, text)
         except OSError as exc:
-            todo = "allow the job's user to write, read and remove files there"
+            cure = "allow the job's user to write, read and remove files there"
             raise exhaustion_error(path, exc, str(file.parent)) or ConfigError(
-                path, f"it cannot be written: {exc.strerror}", todo
+                path, f"it cannot be written: {exc.strerror}", cure
             ) from exc
 
     def _subfolders(self, folder: str) -> list[str]:

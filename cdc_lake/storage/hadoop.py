@@ -40,7 +40,7 @@ _FILE_STATUS = re.compile(r"FileStatus\{path=(.*?); isDirectory=false; .*?\bmodi
 
 
 @contextmanager
-def translated(where: str, what: str, todo: str, folder: str) -> Iterator[None]:
+def translated(where: str, what: str, cure: str, folder: str) -> Iterator[None]:
     """Translate a store's errors to cdc_lake's.
 
     Raises:
@@ -56,7 +56,7 @@ def translated(where: str, what: str, todo: str, folder: str) -> Iterator[None]:
         message = text.splitlines()[0][:300]
         if any(sign in message for sign in _UNREACHABLE):
             raise InfrastructureError(where, f"the store does not respond: {message}", "run again") from exc
-        raise ConfigError(where, f"{what}: {message}", todo) from exc
+        raise ConfigError(where, f"{what}: {message}", cure) from exc
 
 
 class Storage(Files):

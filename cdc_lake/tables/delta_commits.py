@@ -190,8 +190,8 @@ class DeltaCommits(Generic[P]):
 
     def expired_error(self, what: str) -> ExpiredError:
         """The error of a version that the table no longer retains."""
-        todo = "use a newer version; delta.deletedFileRetentionDuration sets how long files are retained"
-        return ExpiredError(self._path, what, todo)
+        cure = "use a newer version; delta.deletedFileRetentionDuration sets how long files are retained"
+        return ExpiredError(self._path, what, cure)
 
     def _file(self, version: int) -> str:
         return f"{self._path}/{LOG_FOLDER}/{version:020d}.json"

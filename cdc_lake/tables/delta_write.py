@@ -115,12 +115,12 @@ def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterat
 
 def _constraint_error(path: str, error: Exception) -> ConfigError | None:
     """The error of a table property or constraint that rejected a write; none for other causes."""
-    for sign, what, cure in _SET_BY_HAND:
+    for sign, what, clause in _SET_BY_HAND:
         if match := re.search(sign, str(error)):
             (name,) = match.groups() or ("",)
-            todo = f"to remove it, run ALTER TABLE delta.{quoted(path)} {cure.format(name)}"
+            cure = f"to remove it, run ALTER TABLE delta.{quoted(path)} {clause.format(name)}"
             return ConfigError(
-                path, f"{what.format(name)} rejects the source's rows; the batch was not committed", todo
+                path, f"{what.format(name)} rejects the source's rows; the batch was not committed", cure
             )
     return None
 

@@ -207,7 +207,7 @@ def garbage(key: bytes, value: bytes) -> list[Garbage]:
     """Bad records derived from a good one: key, value, and the expected stage and message of the quarantine."""
     no_frame = "which starts no known frame; if that is intended, set `value.wire_format`"
     bare_key = "it is a bare value, without the name of its column"
-    todo = "list the columns of the row that form the key in `merge.keys`"
+    cure = "list the columns of the row that form the key in `merge.keys`"
     return [
         (
             key,
@@ -229,7 +229,7 @@ def garbage(key: bytes, value: bytes) -> list[Garbage]:
             b"garbage",
             value,
             "frame",
-            f"key: {bare_key}; {todo}",
+            f"key: {bare_key}; {cure}",
         ),
         (None, None, "type", "key and value are both null"),
     ]
