@@ -39,7 +39,7 @@ class ModelRun:
     session: SparkSession
     model: GoldModel
     silver_topics: Sequence[str]
-    done: TableReport
+    report: TableReport
 
     @cached_property
     def gold(self) -> Table[GoldProgress]:
@@ -64,7 +64,7 @@ class ModelRun:
         if topic is None:
             return None
         for warning in config.kafka.warnings:
-            self.done.warn(warning)
+            self.report.warn(warning)
         address, login = config.kafka.address, broker_login(config.kafka)
         subjects = open_subjects(config.registry)
         return KafkaSink(topic, address, config.kafka.timeout_seconds, subjects, Path(config.gold.schemas), login)
@@ -96,7 +96,7 @@ def refresh(run: ModelRun, inputs: RefreshInputs) -> Commit[GoldProgress]:
         IncompatibleSchemaError: its topic's schema does not fit.
     """
     query, model = run.query, run.model
-    with run.done.phase("plan"):
+    with run.report.phase("plan"):
         views = {alias: source.rows() for alias, source in inputs.sources.items()}
         window = model.header.window
         if window is not None and window.lateness:
@@ -108,8 +108,8 @@ def refresh(run: ModelRun, inputs: RefreshInputs) -> Commit[GoldProgress]:
         groups = _groups(run, inputs, result)
     if groups is None:
         return _refresh_all(run, inputs, result)
-    with run.done.phase("plan"):
-        run.done.count(groups=groups.number)
+    with run.report.phase("plan"):
+        run.report.count(groups=groups.number)
         if window is not None:
             views[window.source] = groups.in_window(views[window.source], window)
             result = query.run(model.text, views, "its SQL")
@@ -131,7 +131,7 @@ def _groups(run: ModelRun, inputs: RefreshInputs, result: DataFrame) -> Groups |
     if not all(source.progress.keys for source in inputs.sources.values()):
         return None  # silver was created or repaired by hand, and its keys are not known yet
     if another := sorted(alias for alias, source in inputs.sources.items() if not _is_read(source, before)):
-        run.done.warn(
+        run.report.warn(
             f"full refresh: silver's history of {', '.join(another)} differs from the one that gold was computed from, "
             "as after a restore from a backup"
         )
@@ -141,7 +141,7 @@ def _groups(run: ModelRun, inputs: RefreshInputs, result: DataFrame) -> Groups |
     try:
         return touched_groups(run.query, inputs.sources, before.versions, inputs.gold.read(), result)
     except ExpiredError as error:
-        run.done.warn(f"full refresh: {error}")
+        run.report.warn(f"full refresh: {error}")
         return None
 
 
@@ -163,12 +163,12 @@ def _refresh_all(run: ModelRun, inputs: RefreshInputs, result: DataFrame) -> Com
     try:
         rows, count = _check_rows(run, rows)
         _before_write(run, inputs)
-        with run.done.phase("write"), translated_errors(run.model):
+        with run.report.phase("write"), translated_errors(run.model):
             commit = inputs.gold.overwrite(_with_key(rows, run.model), inputs.next_progress)
     finally:
         result.unpersist()
     failpoints.reach("gold.after_overwrite", batch=inputs.next_progress.commit)
-    run.done.count(written=count)
+    run.report.count(written=count)
     return commit
 
 
@@ -181,7 +181,7 @@ def _refresh_groups(run: ModelRun, inputs: RefreshInputs, groups: Groups, result
         stored = groups.rows_in(gold.read())
         if not set(groups.names) <= set(keys):
             _check_keys_across_groups(run, rows, groups.rows_outside(gold.read()))
-        with run.done.phase("check"), translated_errors(run.model):
+        with run.report.phase("check"), translated_errors(run.model):
             vanished = null_safe_join(stored, rows, keys, "left_anti")
             new = rows if _has_map(rows) else null_safe_join(rows, stored, rows.columns, "left_anti")
             both = new.withColumn(DELETE, F.lit(False)).unionByName(vanished.withColumn(DELETE, F.lit(True)))
@@ -189,21 +189,21 @@ def _refresh_groups(run: ModelRun, inputs: RefreshInputs, groups: Groups, result
             changes = Changes.of(_with_key(both, run.model).localCheckpoint(eager=False), keys)
             counts = {row[DELETE]: row["count"] for row in changes.rows.groupBy(DELETE).count().collect()}
         _before_write(run, inputs)
-        with run.done.phase("write"), translated_errors(run.model):
+        with run.report.phase("write"), translated_errors(run.model):
             next_progress = inputs.next_progress
             commit = gold.merge(changes, next_progress) if counts else gold.advance(next_progress)
             for note in commit.notes:
-                run.done.warn(note)
+                run.report.warn(note)
     finally:
         made.unpersist()
     failpoints.reach("gold.after_merge", batch=inputs.next_progress.commit)
-    run.done.count(written=counts.get(False, 0), removed=counts.get(True, 0))
+    run.report.count(written=counts.get(False, 0), removed=counts.get(True, 0))
     return commit
 
 
 def _before_write(run: ModelRun, inputs: RefreshInputs) -> None:
     failpoints.reach("gold.after_plan", batch=inputs.next_progress.commit)
-    run.lake_run.leases.check(run.done.table)
+    run.lake_run.leases.check(run.report.table)
 
 
 def _with_key(rows: DataFrame, model: GoldModel) -> DataFrame:
@@ -250,12 +250,12 @@ def _check_rows(run: ModelRun, rows: DataFrame) -> tuple[DataFrame, int]:
     """
     model = run.model
     names, expectations = model.header.keys, model.header.expectations
-    with run.done.phase("check"), translated_errors(model):
+    with run.report.phase("check"), translated_errors(model):
         for expectation in expectations:
             refuse_query(rows, expectation.holds, str(model.file), ModelError)
         if expectations:
             unmet = rows.agg(*(F.count_if(~is_met(one)).alias(one.name) for one in expectations)).collect()[0]
-            check_expectations(run.done, expectations, unmet.asDict())
+            check_expectations(run.report, expectations, unmet.asDict())
         rejecting = (is_met(one) for one in expectations if one.on_fail == "reject")
         kept = rows.where(reduce(and_, rejecting, F.lit(True)))
         keys = [F.col(quoted(name)) for name in names]
@@ -283,7 +283,7 @@ def _check_keys_across_groups(run: ModelRun, rows: DataFrame, other_rows: DataFr
         KeyConstraintError: one is.
     """
     header = run.model.header
-    with run.done.phase("check"), translated_errors(run.model):
+    with run.report.phase("check"), translated_errors(run.model):
         repeated = null_safe_join(rows, other_rows, header.keys, "left_semi").count()
     if repeated:
         raise KeyConstraintError(

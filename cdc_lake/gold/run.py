@@ -72,8 +72,8 @@ class _GoldLayer(Layer):
     def before_report(self) -> None:
         reach("gold.before_report")
 
-    def new_data(self, done: TableReport) -> NewData | None:
-        model, lake, files = self.models[done.table], self.run.lake, self.files
+    def new_data(self, report: TableReport) -> NewData | None:
+        model, lake, files = self.models[report.table], self.run.lake, self.files
         header = model.header
         before = lake.newest_gold(files, header.name, header.table)
         if before is None:
@@ -88,8 +88,8 @@ class _GoldLayer(Layer):
             if len(sizes) <= len(sources):
                 return None
             return NewData(max(sum(sizes[1:]) // _BYTES_OF_A_ROW, 1), sizes[0])
-        done.version_before = done.version_after = before.version
-        done.consumed_from = done.consumed_to = before.progress.sources
+        report.version_before = report.version_after = before.version
+        report.consumed_from = report.consumed_to = before.progress.sources
         return NewData(0)
 
 
@@ -110,47 +110,47 @@ class _GoldWork(Work):
     models: Mapping[str, GoldModel]
     silver_topics: Sequence[str]
 
-    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        run = ModelRun(self.run, sibling(spark), self.models[done.table], self.silver_topics, done)
-        self.run.leases.recover(run.gold, done)
+    def process_next(self, spark: SparkSession, report: TableReport) -> bool:
+        run = ModelRun(self.run, sibling(spark), self.models[report.table], self.silver_topics, report)
+        self.run.leases.recover(run.gold, report)
         inputs = _inputs(run)
         if inputs.has_changed:
             stored_bytes = sum(source.silver.size() for source in {s.id: s for s in inputs.sources.values()}.values())
             with planned_for(run.session, rows=stored_bytes // _BYTES_OF_A_ROW):
                 commit = refresh(run, inputs)
-            _report_commit(done, commit)
+            _report_commit(report, commit)
         if run.sink is not None and is_due(run.model.header, inputs.gold.progress()):
-            with done.phase("send"):
-                _report_commit(done, send_due(inputs.gold, run.model.header, run.sink, self.run.id, done))
+            with report.phase("send"):
+                _report_commit(report, send_due(inputs.gold, run.model.header, run.sink, self.run.id, report))
         return False
 
 
-def _report_commit(done: TableReport, commit: Commit[GoldProgress]) -> None:
-    done.status, done.batches = "ok", 1
-    done.consumed_to, done.version_after = commit.progress.sources, commit.version
+def _report_commit(report: TableReport, commit: Commit[GoldProgress]) -> None:
+    report.status, report.batches = "ok", 1
+    report.consumed_to, report.version_after = commit.progress.sources, commit.version
 
 
 def _inputs(run: ModelRun) -> RefreshInputs:
-    done, gold = run.done, run.gold
-    with done.phase("plan"):
+    report, gold = run.report, run.gold
+    with report.phase("plan"):
         # Before the sources, so that a concurrent commit is noticed, not overwritten from an older silver.
-        before = _progress(gold, done)
+        before = _progress(gold, report)
         sources = _sources(run)
         next_progress = _following(run, before, sources.values())
-        done.version_before = done.version_after = gold.version() if before else None
-    done.consumed_from = done.consumed_to = before.sources if before else {}
+        report.version_before = report.version_after = gold.version() if before else None
+    report.consumed_from = report.consumed_to = before.sources if before else {}
     read = {source.id: source.progress for source in sources.values()}
     return RefreshInputs(
         gold, sources, before, next_progress, before is None or not _is_made_from(before, read, run.model)
     )
 
 
-def _progress(gold: Table[GoldProgress], done: TableReport) -> GoldProgress | None:
+def _progress(gold: Table[GoldProgress], report: TableReport) -> GoldProgress | None:
     """Gold's progress; nothing consumed, if there are commits and none has progress."""
     try:
         return gold.progress()
     except NoProgressError as error:
-        done.warn(f"{error.what}; the table is rebuilt")
+        report.warn(f"{error.what}; the table is rebuilt")
         return GoldProgress(run_id="", commit=gold.version() + 1)  # no commit of cdc_lake has a higher number
 
 

@@ -102,7 +102,7 @@ def is_due(header: Header, progress: GoldProgress | None) -> bool:
 
 
 def send_due(
-    gold: Table[GoldProgress], header: Header, sink: KafkaSink, run_id: str, done: TableReport
+    gold: Table[GoldProgress], header: Header, sink: KafkaSink, run_id: str, report: TableReport
 ) -> Commit[GoldProgress]:
     """Send what is due, and commit that it was sent.
 
@@ -115,13 +115,13 @@ def send_due(
     if topic.topic not in progress.sent:
         # Otherwise, if this send dies midway, keys deleted before the next send would get no tombstone.
         progress = gold.advance(_with_sent(progress, topic.topic, run_id, is_whole=False)).progress
-    rows = _due(gold, header.keys, progress.sent[topic.topic], done).persist()
+    rows = _due(gold, header.keys, progress.sent[topic.topic], report).persist()
     try:
         sent = sink.send(rows, keys=header.keys, batch=progress.commit, doc=header.description)
     finally:
         rows.unpersist()
     failpoints.reach("gold.after_send", batch=progress.commit)
-    done.count(sent=sent)
+    report.count(sent=sent)
     return gold.advance(_with_sent(progress, topic.topic, run_id, is_whole=True))
 
 
@@ -129,7 +129,7 @@ def _with_sent(progress: GoldProgress, topic: str, run_id: str, *, is_whole: boo
     return progress.next(run_id, sent={topic: Sent(commit=progress.commit + 1, is_whole=is_whole)})
 
 
-def _due(gold: Table[GoldProgress], keys: Sequence[str], sent: Sent, done: TableReport) -> DataFrame:
+def _due(gold: Table[GoldProgress], keys: Sequence[str], sent: Sent, report: TableReport) -> DataFrame:
     """The rows to send: the table's columns, and `__gone`, whether the key no longer has a row.
 
     A table whose topic cannot be reached gets no new commits, so few commits are ever due at once.
@@ -138,7 +138,7 @@ def _due(gold: Table[GoldProgress], keys: Sequence[str], sent: Sent, done: Table
     try:
         touched = _touched(gold, keys, sent.commit)
     except ExpiredError as error:
-        done.warn(
+        report.warn(
             f"all rows are sent again, because {error.what}; keys deleted since get no tombstone: have consumers "
             "reload from an emptied topic"
         )

@@ -78,22 +78,23 @@ class _Maintain(Work):
     run: OpenRun
     tables: Mapping[str, _MaintainedTable]
 
-    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        maintained = self.tables[done.table]
+    def process_next(self, spark: SparkSession, report: TableReport) -> bool:
+        maintained = self.tables[report.table]
         table = maintained.open(spark)
-        self.run.leases.recover(table, done)
+        self.run.leases.recover(table, report)
         if not table.exists():
             return False
-        done.version_before = table.version()
+        report.version_before = table.version()
         for path in filter(None, (maintained.path, maintained.side)):
-            check_holds_no_tables(Storage(spark), path, done.table)
-        self.run.leases.check(done.table)
-        with done.phase("maintain"):
-            done.count(**table.maintain())
+            check_holds_no_tables(Storage(spark), path, report.table)
+        self.run.leases.check(report.table)
+        with report.phase("maintain"):
+            report.count(**table.maintain())
         if maintained.side is not None:
             progress = table.progress()
-            with done.phase("side"):
-                done.count(bytes_removed=SideTable(spark, maintained.side).vacuum(progress.side if progress else None))
-        done.version_after = table.version()
-        done.status = "ok" if any(done.rows.values()) else "unchanged"
+            side = SideTable(spark, maintained.side)
+            with report.phase("side"):
+                report.count(bytes_removed=side.vacuum(progress.side if progress else None))
+        report.version_after = table.version()
+        report.status = "ok" if any(report.rows.values()) else "unchanged"
         return False

@@ -197,14 +197,14 @@ def _last_runs(storage: Files, folder: str) -> tuple[Mapping[tuple[str, str], La
     names = [name for name in storage.names(folder) if name.endswith(".json")]
     for name in reversed(names[-_MAX_REPORTS:]):
         report = Report.model_validate_json(storage.read_text(f"{folder}/{name}"))
-        for done in report.tables:
+        for table_report in report.tables:
             last = LastRun(
                 run_id=report.run_id,
                 started_at=report.started_at,
-                status=done.status,
-                error=done.error.message if done.error else None,
+                status=table_report.status,
+                error=table_report.error.message if table_report.error else None,
             )
-            last_runs.setdefault((report.layer, done.table), last)
-            if done.freshness:
-                freshness.setdefault(done.table, done.freshness)
+            last_runs.setdefault((report.layer, table_report.table), last)
+            if table_report.freshness:
+                freshness.setdefault(table_report.table, table_report.freshness)
     return last_runs, freshness

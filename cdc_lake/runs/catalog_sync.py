@@ -73,22 +73,22 @@ def sync_catalog_after_run(run: OpenRun) -> None:
 
 def _sync_after_run(run: OpenRun) -> None:
     if not is_alive(run.spark):
-        for done in run.report.tables:
-            if done.status == "ok":
-                done.warn("catalog: behind: the driver's JVM has exited; run `cdc-lake catalog sync`")
+        for table_report in run.report.tables:
+            if table_report.status == "ok":
+                table_report.warn("catalog: behind: the driver's JVM has exited; run `cdc-lake catalog sync`")
         return
     storage, layer = run.storage, run.layer
     behind = set(storage.names(run.lake.catalog_mark(layer)))
     writer = _CatalogWriter(run)
-    for done in run.report.tables:
-        if done.status != "ok" and done.table not in behind:
+    for table_report in run.report.tables:
+        if table_report.status != "ok" and table_report.table not in behind:
             continue
-        with done.phase("catalog"):
-            mark, error = run.lake.catalog_mark(layer, done.table), writer.write(layer, done.table)
+        with table_report.phase("catalog"):
+            mark, error = run.lake.catalog_mark(layer, table_report.table), writer.write(layer, table_report.table)
         if error is not None:
-            done.warn(f"catalog: behind: {error}")
+            table_report.warn(f"catalog: behind: {error}")
             storage.write_once(mark, str(error))
-        elif done.table in behind:
+        elif table_report.table in behind:
             storage.remove(mark)
 
 

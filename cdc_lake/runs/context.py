@@ -87,7 +87,7 @@ class Work(ABC):
     """The work of a run on one of its tables. `spark` is the session of the calling thread."""
 
     @abstractmethod
-    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
+    def process_next(self, spark: SparkSession, report: TableReport) -> bool:
         """Process the next batch. Returns whether there are more."""
 
 
@@ -100,11 +100,11 @@ class Layer(ABC):
     tables: Sequence[str]
 
     @abstractmethod
-    def new_data(self, done: TableReport) -> NewData | None:
+    def new_data(self, report: TableReport) -> NewData | None:
         """The new data for a table, found without Spark; None if only `Work.process_next` can find it.
 
         Args:
-            done: the table's report, which gets the progress and the version if nothing is new.
+            report: the table's report, which gets the progress and the version if nothing is new.
         """
 
     @abstractmethod
@@ -266,14 +266,14 @@ class Leases:
         if table in self._held:
             self._held[table].check()
 
-    def recover(self, table: Table[P], done: TableReport) -> None:
+    def recover(self, table: Table[P], report: TableReport) -> None:
         """Repair what a killed run left incomplete in a table, and add warnings to the report.
 
         Raises:
             DamagedFileError: a commit is incomplete, and later ones build on it.
         """
         for what in table.recover():
-            done.warn(what)
+            report.warn(what)
 
     def _lease(self, table: str) -> Lease:
         return self._lake.lease(self._storage, self._layer, table, self._run_id, self._settings.seconds)

@@ -81,7 +81,7 @@ def is_met(expectation: Expectation) -> Column:
     return F.coalesce(F.expr(expectation.holds), F.lit(True))
 
 
-def check_expectations(done: TableReport, expectations: Sequence[Expectation], unmet: Mapping[str, int]) -> None:
+def check_expectations(report: TableReport, expectations: Sequence[Expectation], unmet: Mapping[str, int]) -> None:
     """Report how many rows do not meet each expectation.
 
     Raises:
@@ -89,14 +89,14 @@ def check_expectations(done: TableReport, expectations: Sequence[Expectation], u
     """
     for expectation in expectations:
         number = unmet[expectation.name]
-        done.unmet[expectation.name] = done.unmet.get(expectation.name, 0) + number
+        report.unmet[expectation.name] = report.unmet.get(expectation.name, 0) + number
         if not number:
             continue
         what = f"{number} rows do not meet the expectation `{expectation.name}`: {expectation.holds}"
         if expectation.on_fail == "stop":
             cure = "the commit was aborted; fix the rows at the source, or set `on_fail` to warn or reject"
-            raise ExpectationError(done.table, what, cure)
-        done.warn(f"{what}{'; they are rejected' if expectation.on_fail == 'reject' else ''}")
+            raise ExpectationError(report.table, what, cure)
+        report.warn(f"{what}{'; they are rejected' if expectation.on_fail == 'reject' else ''}")
 
 
 def with_unmet(events: DataFrame, expectations: Sequence[Expectation], table: str) -> DataFrame:

@@ -590,10 +590,10 @@ def test_killed_compaction_plan_is_removed_by_next_run(
         target.open(spark).read()
     assert f"{cut} is incomplete" in str(status(config, ["*"], spark, source=lake.broker).tables[1].error)
 
-    done = lake.fold()
+    report = lake.fold()
 
     assert before == [(key, "second") for key in (1, 2, 3)]
-    assert done.warnings == [f"removed {cut}: a killed run had not finished writing it"]
+    assert report.warnings == [f"removed {cut}: a killed run had not finished writing it"]
     assert sorted((row["id"], row["text"]) for row in target.open(spark).read().collect()) == before
     assert sorted((row["id"], row["text"]) for row in read_back(table)) == before
     lake.land([topic.change("u", 2, {"text": "third"}, lsn=3)])

@@ -313,8 +313,8 @@ class Doing(Work):
     work: Callable[[TableReport, Leases], None]
     leases: Leases
 
-    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        self.work(done, self.leases)
+    def process_next(self, spark: SparkSession, report: TableReport) -> bool:
+        self.work(report, self.leases)
         return False
 
 
@@ -333,15 +333,18 @@ def test_run_skips_a_locked_table_and_continues_with_the_next(storage: Storage, 
     storage.replace(f"{tmp_path}/_leases/silver/a/b/000000000001.json", held())
     worked_on = []
 
-    report = run_over(storage, tmp_path, lambda done, _: worked_on.append(done.table))
+    report = run_over(storage, tmp_path, lambda table_report, _: worked_on.append(table_report.table))
 
     assert worked_on == ["a.b.c"]
-    assert [(done.table, done.status) for done in report.tables] == [("a.b", "failed"), ("a.b.c", "unchanged")]
+    assert [(table_report.table, table_report.status) for table_report in report.tables] == [
+        ("a.b", "failed"),
+        ("a.b.c", "unchanged"),
+    ]
     assert report.exit_code == 40
 
 
 def test_run_locks_each_table_only_while_processing_it(storage: Storage, tmp_path: Path) -> None:
-    def work(done: TableReport, leases: Leases) -> None:
+    def work(report: TableReport, leases: Leases) -> None:
         other = run_over(storage, tmp_path, lambda *_: None)
         locked.append([one.table for one in other.tables if one.error and one.error.exit_code == 40])
 
@@ -353,22 +356,25 @@ def test_run_locks_each_table_only_while_processing_it(storage: Storage, tmp_pat
 
 
 def test_check_detects_a_lease_taken_over_during_the_run(storage: Storage, tmp_path: Path) -> None:
-    def work(done: TableReport, leases: Leases) -> None:
-        leases.check(done.table)
-        if done.table == "a.b":
+    def work(table_report: TableReport, leases: Leases) -> None:
+        leases.check(table_report.table)
+        if table_report.table == "a.b":
             storage.replace(f"{tmp_path}/_leases/silver/a/b/000000000002.json", held())
-        leases.check(done.table)
-        done.status = "ok"
+        leases.check(table_report.table)
+        table_report.status = "ok"
 
     report = run_over(storage, tmp_path, work)
 
-    assert [(done.table, done.status) for done in report.tables] == [("a.b", "failed"), ("a.b.c", "ok")]
+    assert [(table_report.table, table_report.status) for table_report in report.tables] == [
+        ("a.b", "failed"),
+        ("a.b.c", "ok"),
+    ]
 
 
 def test_disabled_leases_are_neither_taken_nor_checked(storage: Storage, tmp_path: Path) -> None:
     storage.replace(f"{tmp_path}/_leases/silver/a/b/000000000001.json", held())
 
-    report = run_over(storage, tmp_path, lambda done, leases: leases.check(done.table), enabled=False)
+    report = run_over(storage, tmp_path, lambda table_report, leases: leases.check(table_report.table), enabled=False)
 
     assert report.exit_code == 0
     assert os.listdir(tmp_path / "_leases" / "silver" / "a" / "b") == ["000000000001.json"]

@@ -69,7 +69,7 @@ class Lake:
 
 
 def errors(report: Report) -> dict[str, str]:
-    return {done.table: str(done.error.message) for done in report.tables if done.error}
+    return {table_report.table: str(table_report.error.message) for table_report in report.tables if table_report.error}
 
 
 def files(root: Path) -> set[Path]:

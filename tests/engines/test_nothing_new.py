@@ -93,7 +93,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def without_times(report: Report) -> list[dict[str, Any]]:
     versions = {"version_before", "version_after"}  # not known if the table was not opened
-    return [done.model_dump(exclude={"seconds", "waited", *versions}) for done in report.tables]
+    return [table_report.model_dump(exclude={"seconds", "waited", *versions}) for table_report in report.tables]
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -102,7 +102,7 @@ def test_run_with_nothing_new_starts_no_session(
 ) -> None:
     report = lake.run(layer, spark=False)
 
-    assert {done.status for done in report.tables} == {"unchanged"}
+    assert {table_report.status for table_report in report.tables} == {"unchanged"}
     assert len(report.tables) == (3 if layer == "silver" else 1)
     written = Path(lake.config.lake.root, "_runs", report.file_name)
     assert Report.model_validate_json(written.read_text()) == report
@@ -161,7 +161,7 @@ def test_path_that_hadoop_config_may_redirect_is_left_to_hadoop(
 
     for root in (lake.config.lake.root, at):
         report = lake.run(layer, lake.config.model_copy(update={"lake": LakeConfig(root=root)}), spark=False)
-        assert {done.status for done in report.tables} == {"unchanged"}
+        assert {table_report.status for table_report in report.tables} == {"unchanged"}
 
 
 def test_newest_commits_equal_those_spark_reads(spark: SparkSession, lake: Lake) -> None:

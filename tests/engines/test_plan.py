@@ -94,8 +94,8 @@ def test_plan_matches_the_next_run(spark: SparkSession, tmp_path: Path) -> None:
     assert refused.startswith(f"{TABLE}: `schema.evolution: freeze` does not allow these changes: ")
     assert "; ".join(words) in refused
 
-    (done,) = place.fold()
-    assert (done.error, done.warnings) == (None, words)
+    (report,) = place.fold()
+    assert (report.error, report.warnings) == (None, words)
     rows = next(place.rows())
     assert {key: {name: rows[key][name] for name in columns} for key, columns in wanted.items()} == wanted
     assert [table.what for table in planned(spark, place, tmp_path, among).tables] == ["nothing", "nothing"]

@@ -70,10 +70,10 @@ def test_schema_names_in_headers_open_no_other_file(
         version = [("apicurio.value.version", b"1")] if header[0].startswith("apicurio") else []
         lake.send(wire.framed("id4", "id:1", wire.avro(KEY_TEXT, {"id": number}), "key"), (body, [header, *version]))
 
-    done = lake.land()
+    report = lake.land()
 
-    assert done.error is None
-    assert done.rows == {"read": 2 * len(headers), "ok": len(headers), "quarantined": len(headers), "control": 0}
+    assert report.error is None
+    assert report.rows == {"read": 2 * len(headers), "ok": len(headers), "quarantined": len(headers), "control": 0}
     assert [path for path in asked if not path.startswith(str(tmp_path)) or "/../" in path or path.endswith("..")] == []
     assert lake.fold().keys() == {100 + number for number in range(len(headers))}
 

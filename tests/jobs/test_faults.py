@@ -401,8 +401,8 @@ def land_updates(spark: SparkSession, root: Path, batches: int) -> None:
     for number, key in product(range(batches), KEYS):
         broker.append(topic.change("u", key, {"name": str(number)}, lsn=number, ts_ms=number))
     config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(read={"max_records_per_batch": len(KEYS)}))
-    done = run_bronze(config, [TABLE], spark, source=broker, registry=topic.registry).tables[0]
-    assert (done.error, done.batches) == (None, batches)
+    report = run_bronze(config, [TABLE], spark, source=broker, registry=topic.registry).tables[0]
+    assert (report.error, report.batches) == (None, batches)
 
 
 def names_by_both_readers(spark: SparkSession, root: Path) -> list[dict[int, str]]:
