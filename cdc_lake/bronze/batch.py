@@ -54,13 +54,13 @@ _TOMBSTONES_WARNING = (
 
 def land_next(topic: TopicRun) -> bool:
     """Land the next batch of the topic in one commit. Returns whether there are more records."""
-    report, storage = topic.report, topic.run.storage
+    report, files = topic.report, topic.run.files
     if not report.batches:
-        topic.run.lake.check_is_in_no_table(storage, "bronze", report.table)
+        topic.run.lake.check_is_in_no_table(files, "bronze", report.table)
     progress = stored_progress(topic)
     if progress is None:
-        check_holds_no_tables(storage, topic.table.path, report.table)
-        check_catalog_name(topic.run.lake, storage, "bronze", report.table, topic.same_name)
+        check_holds_no_tables(files, topic.table.path, report.table)
+        check_catalog_name(topic.run.lake, files, "bronze", report.table, topic.same_name)
     if progress and continue_from(topic.log, progress.offsets)[1]:
         # Not a loss if another run has read more since the logs were listed.
         topic = replace(topic, log=topic.source.logs([topic.log.name])[topic.log.name])

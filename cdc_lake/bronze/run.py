@@ -119,7 +119,7 @@ class BronzeLayer(Layer):
         same_names = colliding(
             run.config.catalog, "bronze", {table: "delta" for table in self.tables if is_table_name(table)}
         )
-        return _BronzeWork(run, self, run.lake.schema_files(run.storage, self.registry), same_names)
+        return _BronzeWork(run, self, run.lake.schema_files(run.files, self.registry), same_names)
 
     def look_again(self, tables: Sequence[str]) -> None:
         self.logs |= self.source.logs(tables)

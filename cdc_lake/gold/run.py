@@ -67,7 +67,7 @@ class _GoldLayer(Layer):
         return cls(run, scheduler.files(run.lake), names, chosen)
 
     def work(self, run: OpenRun) -> "_GoldWork":
-        return _GoldWork(run, self.models, run.lake.names(run.storage, "silver"))
+        return _GoldWork(run, self.models, run.lake.names(run.files, "silver"))
 
     def before_report(self) -> None:
         reach("gold.before_report")

@@ -24,7 +24,7 @@ from cdc_lake.runs.report import TableReport
 from cdc_lake.sinks.avro import topic_schemas
 from cdc_lake.sinks.kafka import KafkaSink
 from cdc_lake.spark.session import build_session
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.contract import Commit, Table
 from cdc_lake.tables.joins import null_safe_join
 from cdc_lake.tables.progress import GoldProgress, Sent
@@ -81,7 +81,7 @@ def _derived(
     lake: Lake, settings: GoldConfig, spark: SparkSession, models: Mapping[str, GoldModel]
 ) -> dict[str, SubjectSchema]:
     """The schemas that follow from models' tables, by subject."""
-    select_landed(lake, Storage(spark), list(models), "gold")
+    select_landed(lake, HadoopFiles(spark), list(models), "gold")
     by_subject = {}
     for name, model in models.items():
         header = model.header

@@ -13,7 +13,7 @@ from cdc_lake.lake.side import SideTable
 from cdc_lake.runs.context import OpenRun, Run, Work, check_has_lease, gold_storage, select_landed
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.contract import Table
 
 
@@ -54,7 +54,7 @@ class _MaintainedTable:
 def _maintained_tables(run: OpenRun, layer: Layer, tables: Sequence[str]) -> Mapping[str, _MaintainedTable]:
     lake = run.lake
     if layer == "silver":
-        targets = lake.silver_tables(select_landed(lake, run.storage, tables))
+        targets = lake.silver_tables(select_landed(lake, run.files, tables))
         for name, target in targets.items():
             check_has_lease(run.config.lake.lease, name, target.storage)
         return {name: _MaintainedTable(target.open, target.path, target.side) for name, target in targets.items()}
@@ -63,7 +63,7 @@ def _maintained_tables(run: OpenRun, layer: Layer, tables: Sequence[str]) -> Map
             partial(_open_gold, run, name) if layer == "gold" else partial(lake.bronze, topic=name),
             lake.path(layer, name),
         )
-        for name in select_landed(lake, run.storage, tables, layer)
+        for name in select_landed(lake, run.files, tables, layer)
     }
 
 
@@ -86,7 +86,7 @@ class _Maintain(Work):
             return False
         report.version_before = table.version()
         for path in filter(None, (maintained.path, maintained.side)):
-            check_holds_no_tables(Storage(spark), path, report.table)
+            check_holds_no_tables(HadoopFiles(spark), path, report.table)
         self.run.leases.check(report.table)
         with report.phase("maintain"):
             report.count(**table.maintain())

@@ -85,7 +85,7 @@ def run_rebuild(
     scheduler = scheduler or TableScheduler(spark=spark)
     with scheduler.open(run, layer="silver") as opened:
         lake = opened.lake
-        targets = lake.silver_tables(lake.names(opened.storage))
+        targets = lake.silver_tables(lake.names(opened.files))
         names = select(
             tables, list(targets), f"table in {lake.folder('silver')}", "see `storage` in the settings of its topic"
         )

@@ -48,7 +48,7 @@ def run_reconcile(
     run = Run.begin(config, Report(layer="reconcile"))
     scheduler = scheduler or TableScheduler(spark=spark)
     with scheduler.open(run, layer="silver") as opened:
-        targets = run.lake.silver_tables(select_landed(run.lake, opened.storage, tables))
+        targets = run.lake.silver_tables(select_landed(run.lake, opened.files, tables))
         work = _Reconcile(run, targets, scheduler, wait_seconds, keys)
         scheduler.each_table(run.report, list(targets), work, leases=None)
     return run.report

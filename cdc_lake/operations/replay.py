@@ -72,7 +72,7 @@ def replay_quarantined(
     scheduler = scheduler or TableScheduler(spark=spark)
 
     def work(run: OpenRun) -> _Replay:
-        return _Replay(run, selection, run.lake.schema_files(run.storage, registry))
+        return _Replay(run, selection, run.lake.schema_files(run.files, registry))
 
     return _run_on_bronze(config, tables, report, scheduler, work)
 
@@ -130,7 +130,7 @@ def _run_on_bronze(
         InstallationError: Spark cannot start with the installed packages.
     """
     with scheduler.open(Run.begin(config, report)) as run:
-        topics = select_landed(run.lake, run.storage, tables)
+        topics = select_landed(run.lake, run.files, tables)
         scheduler.each_table(report, topics, work(run), leases=run.leases)
     return report
 

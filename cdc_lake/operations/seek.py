@@ -17,7 +17,7 @@ from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.servers import open_source
 from cdc_lake.sources.logs import Span, TopicLog, TopicSource, offsets_of
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.contract import progress_of
 from cdc_lake.tables.progress import BronzeProgress, Gap
 
@@ -53,7 +53,7 @@ def offset_changes(
         InfrastructureError: the source does not respond.
     """
     source, lake = source or open_source(config, lambda: spark), lake_of(config)
-    topics = select_landed(lake, Storage(spark), tables)
+    topics = select_landed(lake, HadoopFiles(spark), tables)
     logs = source.logs(topics)
     changes = []
     for topic in topics:

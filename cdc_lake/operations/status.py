@@ -22,7 +22,7 @@ from cdc_lake.runs.servers import SourceView
 from cdc_lake.sources.logs import TopicLog, TopicSource, count_offsets
 from cdc_lake.spark.session import build_session, hadoop, lake_files
 from cdc_lake.storage.files import Files
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.damage import damage_error, with_cure
 from cdc_lake.tables.progress import BronzeProgress
 
@@ -106,7 +106,7 @@ def status(
     lake = lake_of(config)
     files = lake_files(lake.root, spark)
     if needs_hadoop(lake, files):
-        files = Storage.of(*hadoop(spark))
+        files = HadoopFiles.of(*hadoop(spark))
     view = SourceView.of(config, session, source)
     if view.error and not lake.names(files):
         what = f"{view.error.what}, and there is no table in {lake.folder('bronze')} yet"
@@ -191,12 +191,12 @@ def _seconds_since(then_ms: int | None) -> float:
     return 0.0 if then_ms is None else round(max(time.time() - then_ms / 1000, 0.0), 1)
 
 
-def _last_runs(storage: Files, folder: str) -> tuple[Mapping[tuple[str, str], LastRun], Mapping[str, Freshness]]:
+def _last_runs(files: Files, folder: str) -> tuple[Mapping[tuple[str, str], LastRun], Mapping[str, Freshness]]:
     """The last run by layer and table, and the last freshness by table, from the latest reports."""
     last_runs, freshness = dict[tuple[str, str], LastRun](), dict[str, Freshness]()
-    names = [name for name in storage.names(folder) if name.endswith(".json")]
+    names = [name for name in files.names(folder) if name.endswith(".json")]
     for name in reversed(names[-_MAX_REPORTS:]):
-        report = Report.model_validate_json(storage.read_text(f"{folder}/{name}"))
+        report = Report.model_validate_json(files.read_text(f"{folder}/{name}"))
         for table_report in report.tables:
             last = LastRun(
                 run_id=report.run_id,

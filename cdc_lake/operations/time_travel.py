@@ -30,7 +30,7 @@ from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.events import kafka_position
 from cdc_lake.silver.merge import fold_events
 from cdc_lake.silver.table import SilverTable, has_former_key, is_before
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.contract import Table
 from cdc_lake.tables.joins import as_columns_of
 from cdc_lake.tables.progress import BronzeProgress, GoldProgress, KeyFrom
@@ -62,7 +62,7 @@ def changes(config: Config, table: str, spark: SparkSession, *, since: Point, un
 
 
 def _bronze(lake: Lake, table: str, spark: SparkSession) -> BronzeTable:
-    topic = only_one(select_landed(lake, Storage(spark), [table]), table)
+    topic = only_one(select_landed(lake, HadoopFiles(spark), [table]), table)
     return lake.bronze(spark, topic)
 
 

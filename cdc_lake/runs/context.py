@@ -23,7 +23,7 @@ from cdc_lake.lake.lease import Holder, Lease
 from cdc_lake.runs.report import Report, ReportedError, TableReport, time_in_name
 from cdc_lake.storage.exhaustion import exhaustion_error
 from cdc_lake.storage.files import Files, LocalFiles, is_draft
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.contract import P, Table
 from cdc_lake.tables.progress import GoldProgress
 
@@ -67,7 +67,7 @@ class OpenRun(Run):
 
     layer: str
     spark: SparkSession
-    storage: Storage
+    files: HadoopFiles
     leases: "Leases"
 
 
@@ -157,7 +157,7 @@ def similar_names(pattern: str, names: Sequence[str]) -> list[str]:
 
 
 def select_landed(
-    lake: Lake, storage: Files, patterns: Sequence[str], layer: str = "bronze", *, missing_ok: bool = False
+    lake: Lake, files: Files, patterns: Sequence[str], layer: str = "bronze", *, missing_ok: bool = False
 ) -> list[str]:
     """The topics with a bronze table, or models with a gold table, that match `patterns`.
 
@@ -168,12 +168,12 @@ def select_landed(
         UnknownTableError: a pattern matches none.
         ConfigError: a table's folder is inside another table's folder.
     """
-    names = lake.names(storage, layer)
+    names = lake.names(files, layer)
     if missing_ok:
         return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
     for name in patterns:
         if name not in names and is_table_name(name):
-            lake.check_is_in_no_table(storage, layer, name)
+            lake.check_is_in_no_table(files, layer, name)
     return select(patterns, names, f"table in {lake.folder(layer)}", f"run the {layer} job first")
 
 
@@ -228,10 +228,10 @@ def check_has_lease(settings: LeaseConfig, table: str, stored_in: StorageConfig)
 class Leases:
     """The leases of one run, one per table while it is processed; none if `lease.enabled` is false."""
 
-    def __init__(self, lake: Lake, settings: LeaseConfig, storage: Storage, run_id: str, layer: str) -> None:
+    def __init__(self, lake: Lake, settings: LeaseConfig, files: HadoopFiles, run_id: str, layer: str) -> None:
         self._lake = lake
         self._settings = settings
-        self._storage = storage
+        self._files = files
         self._run_id = run_id
         self._layer = layer
         self._held: dict[str, Lease] = {}
@@ -276,7 +276,7 @@ class Leases:
             report.warn(what)
 
     def _lease(self, table: str) -> Lease:
-        return self._lake.lease(self._storage, self._layer, table, self._run_id, self._settings.seconds)
+        return self._lake.lease(self._files, self._layer, table, self._run_id, self._settings.seconds)
 
 
 def write_report(run: Run, files: Files) -> None:
@@ -293,16 +293,16 @@ def write_report(run: Run, files: Files) -> None:
         logger.warning("the report of this run: %s", report.model_dump_json())
 
 
-def remove_expired_reports(run: Run, storage: Storage) -> None:
+def remove_expired_reports(run: Run, files: HadoopFiles) -> None:
     """Remove reports older than `run.report_days`, and unfinished files of killed runs."""
     now = datetime.now(UTC)
     oldest = time_in_name(now - timedelta(days=run.config.run.report_days))
     folder, writing_ms = run.lake.reports, 1000 * (now.timestamp() - run.config.lake.lease.seconds)
-    for name in storage.names_with_drafts(folder):
+    for name in files.names_with_drafts(folder):
         path = f"{folder}/{name}"
         if is_draft(name):
-            is_over = (storage.modified_ms(path) or math.inf) < writing_ms
+            is_over = (files.modified_ms(path) or math.inf) < writing_ms
         else:
             is_over = name < oldest and name.endswith(".json")
         if is_over:
-            storage.remove(path)
+            files.remove(path)

@@ -54,7 +54,7 @@ from cdc_lake.spark.session import (
 )
 from cdc_lake.spark.versions import session_class
 from cdc_lake.storage.files import Files, LocalFiles
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -163,7 +163,7 @@ class TableScheduler:
                 other layers are due.
 
         Raises:
-            ConfigError, InfrastructureError, InstallationError: see `open_storage` and `Layer.check`; no report then.
+            ConfigError, InfrastructureError, InstallationError: see `open_files` and `Layer.check`; no report then.
         """
         reports = [layer.run.report for layer in layers]
         for layer in layers:
@@ -200,7 +200,7 @@ class TableScheduler:
         for layer, run in zip(layers, opened, strict=True):
             sync_catalog_after_run(run)
             layer.before_report()
-            self.end(run, run.storage)
+            self.end(run, run.files)
         return reports
 
     @staticmethod
@@ -218,18 +218,18 @@ class TableScheduler:
             layer: the layer of its tables (default: that of the report).
 
         Raises:
-            ConfigError, InfrastructureError, InstallationError: see `open_storage`.
+            ConfigError, InfrastructureError, InstallationError: see `open_files`.
         """
         opened = self._opened(run, layer)
         yield opened
-        self.end(run, opened.storage)
+        self.end(run, opened.files)
 
     def _opened(self, run: Run, layer: str | None = None) -> OpenRun:
-        storage, layer = self.open_storage(run), layer or run.report.layer
-        leases = Leases(run.lake, run.config.lake.lease, storage, run.id, layer)
-        return OpenRun(run.config, run.lake, run.report, layer, self._sessions[0], storage, leases)
+        files, layer = self.open_files(run), layer or run.report.layer
+        leases = Leases(run.lake, run.config.lake.lease, files, run.id, layer)
+        return OpenRun(run.config, run.lake, run.report, layer, self._sessions[0], files, leases)
 
-    def open_storage(self, run: Run) -> Storage:
+    def open_files(self, run: Run) -> HadoopFiles:
         """The lake's files, for a run that writes. The first call checks access.
 
         Raises:
@@ -243,15 +243,15 @@ class TableScheduler:
             self._check_access(local, run)
         with run.report.phase("session"):
             spark = self.spark(run.config, run.report.layer)
-            storage = Storage(spark)
+            files = HadoopFiles(spark)
         self._disk_paths = [run.lake.root, *scratch_folders(spark.conf.get(LOCAL_DIR, None))]
         self._heap_bytes = heap_bytes(spark)
         check_exporters(run.config.run.metrics)
         if not local:
-            self._check_access(storage, run)
-        return storage
+            self._check_access(files, run)
+        return files
 
-    def _check_access(self, files: LocalFiles | Storage, run: Run) -> None:
+    def _check_access(self, files: LocalFiles | HadoopFiles, run: Run) -> None:
         if not self._has_checked_access:
             files.check_access(run.lake.root)
             self._has_checked_access = True
@@ -273,7 +273,7 @@ class TableScheduler:
         export(run.config.run.metrics, report)
         if report.is_news:
             write_report(run, files)
-        if isinstance(files, Storage) and not is_dead and time.monotonic() >= self._expires_at:
+        if isinstance(files, HadoopFiles) and not is_dead and time.monotonic() >= self._expires_at:
             remove_expired_reports(run, files)
             self._expires_at = time.monotonic() + _EXPIRY_SECONDS
 

@@ -74,7 +74,7 @@ class SilverLayer(Layer):
         run = Run.begin(config, Report(layer="silver"))
         files = scheduler.files(run.lake)
         if not after and needs_hadoop(run.lake, files):
-            files = scheduler.open_storage(run)
+            files = scheduler.open_files(run)
         topics = [*after, *select_landed(run.lake, files, tables, missing_ok=bool(after))]
         for topic in topics:
             config.table(topic).check(topic)
@@ -123,17 +123,17 @@ class _SilverWork(Work):
 
     def process_next(self, spark: SparkSession, report: TableReport) -> bool:
         target, lake, leases = self.layer.targets[report.table], self.run.lake, self.run.leases
-        storage = self.run.storage
+        files = self.run.files
         if not report.batches:
             for layer in ("silver", "side"):
-                lake.check_is_in_no_table(storage, layer, target.name)
+                lake.check_is_in_no_table(files, layer, target.name)
         table = SilverTable.open(lake, target, spark, self.run.config.table(target.topic))
         leases.recover(table.silver, report)
         progress = _progress(table.silver, report)
         if progress is None:
             for path in (target.path, target.side):
-                check_holds_no_tables(storage, path, report.table)
-            check_catalog_name(lake, storage, "silver", report.table, self.collisions.get(report.table, {}))
+                check_holds_no_tables(files, path, report.table)
+            check_catalog_name(lake, files, "silver", report.table, self.collisions.get(report.table, {}))
         table.check_columns()
         reached = table.bronze.reached_by(progress, table.landed)
         if reached is None and progress is not None and not self.layer.accept_loss:

@@ -24,7 +24,7 @@ _CHECKSUM = re.compile(r"\..+\.crc")
 
 
 class Files(ABC):
-    """Small files, and parts of large ones: `LocalFiles` without Spark, or Hadoop's `Storage`."""
+    """Small files, and parts of large ones: `LocalFiles` without Spark, or `HadoopFiles`."""
 
     @abstractmethod
     def exists(self, path: str) -> bool:

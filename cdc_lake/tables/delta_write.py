@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from cdc_lake.columns import quoted, type_text
 from cdc_lake.errors import ConfigError, TableLockedError
 from cdc_lake.spark.versions import tell_conflicts
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 
 tell_conflicts()
 
@@ -158,14 +158,14 @@ def vacuum(spark: SparkSession, path: str) -> int:
     Returns:
         The number of bytes removed.
     """
-    storage = Storage(spark)
-    before = storage.size(path)
+    files = HadoopFiles(spark)
+    before = files.size(path)
     # Otherwise it lists one folder in 10,000 tasks.
     tasks = str(4 * spark.sparkContext.defaultParallelism)
     listing = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": tasks}
     with session_settings(spark, listing), _prints_to_stderr(spark):
         DeltaTable.forPath(spark, path).vacuum()
-    return max(before - storage.size(path), 0)
+    return max(before - files.size(path), 0)
 
 
 @contextmanager

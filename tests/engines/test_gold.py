@@ -21,7 +21,7 @@ from cdc_lake.failpoints import VARIABLE
 from cdc_lake.gold.run import run_gold
 from cdc_lake.lake.lease import Lease
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.progress import Progress, SilverProgress
 
 SOURCE_TYPES = {
@@ -469,7 +469,7 @@ def test_gold_table_without_progress_is_refreshed_with_a_warning(lake: Lake) -> 
 def test_model_locked_by_another_run_exits_40(lake: Lake, spark: SparkSession) -> None:
     lake.model("per_kind", PER_KIND)
 
-    with Lease(Storage(spark), f"{lake.root}/_leases/gold/per_kind", "per_kind", "theirs", 60):
+    with Lease(HadoopFiles(spark), f"{lake.root}/_leases/gold/per_kind", "per_kind", "theirs", 60):
         code, exit_code, said = refusal(lake.made("per_kind"))
 
     assert (code, exit_code) == ("CDC-600", 40)

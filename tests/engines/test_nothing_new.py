@@ -25,7 +25,7 @@ from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.silver.run import run_silver
 from cdc_lake.spark.session import lake_files
 from cdc_lake.storage.files import LocalFiles
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.newest import newest_commit
 from cdc_lake.tables.progress import BronzeProgress, SilverProgress
@@ -156,7 +156,7 @@ def test_path_that_hadoop_config_may_redirect_is_left_to_hadoop(
     monkeypatch.setenv(variable, "/etc/hadoop/conf")
     at = f"file://{lake.config.lake.root}"
 
-    assert isinstance(lake_files(lake.config.lake.root, None), Storage)
+    assert isinstance(lake_files(lake.config.lake.root, None), HadoopFiles)
     assert isinstance(lake_files(at, None), LocalFiles)
 
     for root in (lake.config.lake.root, at):
@@ -188,9 +188,9 @@ def test_status_without_spark_equals_status_with_spark(
     broker.append(topic.tombstone(1))
     shutil.rmtree(root / "silver_hudi_cow")
 
-    opened, read = [], LocalFiles if by == "local files" else Storage
+    opened, read = [], LocalFiles if by == "local files" else HadoopFiles
     monkeypatch.setattr(read, "open", lambda files, path, do=read.open: (opened.append(path), do(files, path))[1])
-    if read is Storage:
+    if read is HadoopFiles:
         monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop/conf")
 
     found = status(config, ["*"], source=broker).tables

@@ -20,7 +20,7 @@ from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.spark.session import planned_for
 from cdc_lake.storage.files import LocalFiles
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 
 pytestmark = pytest.mark.core
 
@@ -69,7 +69,7 @@ def run(spark: SparkSession, tmp_path: Path) -> Callable[..., Report]:
     def over(doing: Doing, scheduler: TableScheduler | None = None) -> Report:
         report = Report(layer="silver")
         config = Config(lake=LakeConfig(root=str(tmp_path)))
-        leases = Leases(lake_of(config), config.lake.lease, Storage(spark), report.run_id, report.layer)
+        leases = Leases(lake_of(config), config.lake.lease, HadoopFiles(spark), report.run_id, report.layer)
         (scheduler or TableScheduler(spark=spark)).each_table(report, list(doing.waiting), doing, leases=leases)
         return report
 
@@ -353,7 +353,7 @@ def test_full_disk_exits_10_and_the_other_tables_continue(
             Path("/dev/full").write_text("text")
 
     scheduler = TableScheduler(spark=spark)
-    scheduler.open_storage(Run.begin(Config(lake=LakeConfig(root=str(tmp_path))), Report(layer="silver")))
+    scheduler.open_files(Run.begin(Config(lake=LakeConfig(root=str(tmp_path))), Report(layer="silver")))
     report = run(Doing({"a": 1, "b": 1, "c": 1}, act), scheduler)
 
     assert states(report) == {"a": "failed", "b": "failed", "c": "ok"}
@@ -418,7 +418,7 @@ def test_standby_writes_a_report_only_when_its_state_changes(
 
 
 def test_expired_reports_are_removed_once_a_day(spark: SparkSession, tmp_path: Path) -> None:
-    config, storage = Config(lake=LakeConfig(root=str(tmp_path)), run=RunConfig(report_days=2)), Storage(spark)
+    config, files = Config(lake=LakeConfig(root=str(tmp_path)), run=RunConfig(report_days=2)), HadoopFiles(spark)
     ages = {days: Report(layer="silver", started_at=datetime.now(UTC) - timedelta(days=days)) for days in (3, 1)}
     for report in ages.values():
         TableScheduler().end(Run.begin(config, report), LocalFiles())
@@ -429,12 +429,12 @@ def test_expired_reports_are_removed_once_a_day(spark: SparkSession, tmp_path: P
     os.utime(drafts["01d"], (1, 1))
 
     scheduler, newest = TableScheduler(1, spark), Report(layer="silver")
-    scheduler.end(Run.begin(config, newest), storage)
+    scheduler.end(Run.begin(config, newest), files)
 
     kept = {file.name for file in (tmp_path / "_runs").iterdir()}
     assert kept == {ages[1].file_name, newest.file_name, drafts["0ff"].name}  # which another run may be writing
     TableScheduler().end(Run.begin(config, ages[3]), LocalFiles())
-    scheduler.end(Run.begin(config, newest), storage)
+    scheduler.end(Run.begin(config, newest), files)
     assert (tmp_path / "_runs" / ages[3].file_name).exists()
 
 

@@ -154,7 +154,7 @@ def test_unwritable_local_lake_is_refused_before_spark_starts(tmp_path: Path, mo
     run = Run.begin(Config(lake=LakeConfig(root=str(tmp_path / "file" / "lake"))), Report(layer="bronze"))
 
     with pytest.raises(ConfigError, match=r"lake\.root: .*/file/lake: a file there cannot be written: .*another root"):
-        TableScheduler().open_storage(run)
+        TableScheduler().open_files(run)
 
 
 @pytest.mark.parametrize(
