@@ -301,9 +301,9 @@ def test_refresh_of_few_long_rows_is_interpreted(
     lake.change(STORE, {n: (n, f"{n}{long}") for n in range(1, 3)})
     compiled, refresh = [], gold_run.refresh
 
-    def noted(run: Any, compared: Any) -> Any:
-        compiled.append(run.session.conf.get("spark.sql.codegen.wholeStage"))
-        return refresh(run, compared)
+    def noted(model_run: Any, inputs: Any) -> Any:
+        compiled.append(model_run.session.conf.get("spark.sql.codegen.wholeStage"))
+        return refresh(model_run, inputs)
 
     monkeypatch.setattr(gold_run, "refresh", noted)
     assert lake.refresh()["per_store"].status == "ok"
