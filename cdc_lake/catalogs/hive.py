@@ -38,8 +38,8 @@ class HiveCatalog:
         uris = settings.address
         self._jvm = jvm
         self._api = jvm.org.apache.hadoop.hive.metastore.api
-        kind = jvm.java.lang.Class.forName("org.apache.hadoop.hive.conf.HiveConf")
-        self._conf = jvm.org.apache.hadoop.hive.conf.HiveConf(conf, kind)
+        conf_class = jvm.java.lang.Class.forName("org.apache.hadoop.hive.conf.HiveConf")
+        self._conf = jvm.org.apache.hadoop.hive.conf.HiveConf(conf, conf_class)
         self._hive = jvm.org.apache.hadoop.hive.ql.metadata.Hive
         if uris:
             self._conf.set(_URIS, uris)

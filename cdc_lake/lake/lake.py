@@ -255,7 +255,7 @@ def _table(
     hudi: HudiTable[P] = HudiTable(
         spark,
         path,
-        kind=wanted.type or "cow",
+        table_type=wanted.type or "cow",
         partitions=wanted.partitions,
         buckets=wanted.buckets,
         table_version=wanted.table_version,

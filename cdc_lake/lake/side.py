@@ -42,7 +42,7 @@ class SideTable:
             DamagedFileError: the pinned version is missing.
         """
         if pin is None:
-            nothing = [F.lit(None).cast(kind).alias(name) for name, kind in SIDE.items()]
+            nothing = [F.lit(None).cast(spark_type).alias(name) for name, spark_type in SIDE.items()]
             return self._spark.range(0).select(*nothing).where(F.lit(False))
         head = self._newest(pin)
         try:

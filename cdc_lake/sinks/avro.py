@@ -153,8 +153,8 @@ def check_fits(spark: SparkSession, columns: StructType, text: str, where: str) 
         try:
             jvm.org.apache.spark.sql.avro.AvroSerializer(catalyst, record.getField(column.name).schema(), True)
         except Py4JJavaError as exc:
-            kind = column.dataType.simpleString()
-            what = f"the field `{column.name}` is {type_name(named[column.name])}, but Spark cannot write {kind} to it"
+            avro_type, spark_type = type_name(named[column.name]), column.dataType.simpleString()
+            what = f"the field `{column.name}` is {avro_type}, but Spark cannot write {spark_type} to it"
             raise IncompatibleSchemaError(where, what, "correct the field, or CAST the column") from exc
 
 
@@ -210,26 +210,35 @@ def _doc(column: StructField) -> dict[str, str]:
     return {"doc": comment} if comment else {}
 
 
-def _avro_type(kind: DataType, name: str, where: str) -> Any:
+def _avro_type(spark_type: DataType, name: str, where: str) -> Any:
     """The Avro type of a column or nested field.
 
     Args:
         name: the name for a record.
         where: path of the field, for messages.
     """
-    match kind:
+    match spark_type:
         case DecimalType():
-            return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+            return {
+                "type": "bytes",
+                "logicalType": "decimal",
+                "precision": spark_type.precision,
+                "scale": spark_type.scale,
+            }
         case ArrayType():
-            return {"type": "array", "items": ["null", _avro_type(kind.elementType, name, where)]}
+            return {"type": "array", "items": ["null", _avro_type(spark_type.elementType, name, where)]}
         case MapType(keyType=StringType()):
-            return {"type": "map", "values": ["null", _avro_type(kind.valueType, name, where)]}
+            return {"type": "map", "values": ["null", _avro_type(spark_type.valueType, name, where)]}
         case StructType():
-            return {"type": "record", "name": name, "fields": [_optional(f, f"{name}.", f"{where}.") for f in kind]}
-    if type(kind) not in _TYPES:
+            return {
+                "type": "record",
+                "name": name,
+                "fields": [_optional(f, f"{name}.", f"{where}.") for f in spark_type],
+            }
+    if type(spark_type) not in _TYPES:
         cure = "CAST it in the query to another type"
-        raise IncompatibleSchemaError(f"column `{where}`", f"Avro has no type for {kind.simpleString()}", cure)
-    return _TYPES[type(kind)]
+        raise IncompatibleSchemaError(f"column `{where}`", f"Avro has no type for {spark_type.simpleString()}", cure)
+    return _TYPES[type(spark_type)]
 
 
 def _identifier(text: str) -> str:

@@ -103,8 +103,8 @@ class DeltaLakeTable(Generic[P]):
         names = snapshot.metadata().partitionColumns()
         return tuple(names.apply(number) for number in range(names.size()))
 
-    def stored_type(self, kind: str) -> str:
-        return kind
+    def stored_type(self, spark_type: str) -> str:
+        return spark_type
 
     def commit_info(self, version: int) -> dict[str, Any] | None:
         """The `commitInfo` of a commit; none if the commit's file was cleaned up."""

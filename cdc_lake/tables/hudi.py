@@ -65,7 +65,7 @@ class HudiTable(Generic[P]):
         spark: SparkSession,
         path: str,
         *,
-        kind: HudiType = "cow",
+        table_type: HudiType = "cow",
         partitions: Sequence[PartitionField] = (),
         buckets: int | None = None,
         table_version: Literal[6] | None = None,
@@ -74,7 +74,7 @@ class HudiTable(Generic[P]):
         self.path = path
         self._spark = spark
         is_version_6 = table_version is not None
-        self._settings = HudiSettings(kind, tuple(partitions), buckets, is_version_6, dict(properties or {}))
+        self._settings = HudiSettings(table_type, tuple(partitions), buckets, is_version_6, dict(properties or {}))
         self._files = HadoopFiles(spark)
         self._folder = HudiFolder(self._files, path, is_version_6=is_version_6)
         self._commits: HudiCommits[P] = HudiCommits(spark, self._folder, is_version_6=is_version_6)
@@ -121,8 +121,8 @@ class HudiTable(Generic[P]):
         """Total bytes of its files, including older versions."""
         return self._files.size(self.path)
 
-    def stored_type(self, kind: str) -> str:
-        return stored_type(kind)
+    def stored_type(self, spark_type: str) -> str:
+        return stored_type(spark_type)
 
     def progress(self, as_of: int | None = None) -> P | None:
         commit = self._commits.own(as_of)
