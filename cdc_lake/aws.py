@@ -82,11 +82,11 @@ def translated(where: str) -> Iterator[None]:
     except exceptions.NoRegionError as exc:
         raise ConfigError(where, "no AWS region is set", "set AWS_DEFAULT_REGION") from exc
     except exceptions.ParamValidationError as exc:
-        todo = "this is a bug in cdc_lake: please report it"
-        raise CdcLakeError(where, f"the request is invalid ({exc})", todo) from exc
+        cure = "this is a bug in cdc_lake: please report it"
+        raise CdcLakeError(where, f"the request is invalid ({exc})", cure) from exc
     except exceptions.BotoCoreError as exc:
-        todo = "check the region and the network connection, then run again"
-        raise InfrastructureError(where, f"AWS does not respond ({type(exc).__name__})", todo) from exc
+        cure = "check the region and the network connection, then run again"
+        raise InfrastructureError(where, f"AWS does not respond ({type(exc).__name__})", cure) from exc
 
 
 def rejects_credentials(error: Any) -> bool:

@@ -68,7 +68,7 @@ class Admin:
         except KafkaException as exc:
             raise self._settings_error(exc.args[0].str()) from exc
 
-    def check_reachable(self, timeout_seconds: float, todo: str) -> None:
+    def check_reachable(self, timeout_seconds: float, cure: str) -> None:
         """Check that a bootstrap server accepts a connection. The clients wait for servers that refuse it.
 
         Raises:
@@ -87,14 +87,14 @@ class Admin:
                 return  # the client reports it
             else:
                 return
-        raise self.unavailable_error("; ".join(problems), todo)
+        raise self.unavailable_error("; ".join(problems), cure)
 
-    def unavailable_error(self, why: object, todo: str) -> CdcLakeError:
+    def unavailable_error(self, why: object, cure: str) -> CdcLakeError:
         """The error of brokers that do not respond.
 
         Args:
             why: the client's message or error.
-            todo: what to do if the brokers are down.
+            cure: what to do if the brokers are down.
         """
         if isinstance(why, KafkaException):
             why = why.args[0].str()
@@ -102,12 +102,12 @@ class Admin:
         self.client.poll(0)  # delivers pending errors to `_on_error`
         kafka, rejection = f"Kafka at {self._bootstrap_servers}", self._rejection
         if rejection is None:
-            return InfrastructureError(kafka, f"the broker does not respond ({why})", todo)
+            return InfrastructureError(kafka, f"the broker does not respond ({why})", cure)
         if rejection.code() != KafkaError._AUTHENTICATION:
-            todo = "check names, dates and signers of the certificates: `ca` for the broker's, `cert` for the client's"
-            return ConfigError("kafka.tls", f"the TLS handshake with {kafka} failed ({rejection.str()})", todo)
-        where, todo = f"kafka.auth: {self._login.name}", f"check {_CHECK[self._login.name]}; nothing was read"
-        return ConfigError(where, f"{kafka} rejects the login ({rejection.str()})", todo)
+            cure = "check names, dates and signers of the certificates: `ca` for the broker's, `cert` for the client's"
+            return ConfigError("kafka.tls", f"the TLS handshake with {kafka} failed ({rejection.str()})", cure)
+        where, cure = f"kafka.auth: {self._login.name}", f"check {_CHECK[self._login.name]}; nothing was read"
+        return ConfigError(where, f"{kafka} rejects the login ({rejection.str()})", cure)
 
     def _on_error(self, error: KafkaError) -> None:
         # In TLS 1.3 a broker reports an untrusted client certificate only after the connection is open.
@@ -117,8 +117,8 @@ class Admin:
     def _settings_error(self, message: str) -> ConfigError:
         where, message = f"kafka.auth: {self._login.name}", message.removeprefix("Failed to create admin client: ")
         if "No provider for SASL mechanism" in message:
-            todo = "install one with libsasl2: `pip install --no-binary confluent-kafka confluent-kafka`"
-            return InstallationError(where, f"the installed librdkafka does not support this login ({message})", todo)
+            cure = "install one with libsasl2: `pip install --no-binary confluent-kafka confluent-kafka`"
+            return InstallationError(where, f"the installed librdkafka does not support this login ({message})", cure)
         return ConfigError(where, f"librdkafka rejects these settings ({message})", "correct `kafka` in the settings")
 
 
@@ -128,9 +128,9 @@ def permanent_error(where: str, message: str) -> ConfigError | None:
     Args:
         message: the message of Java's client or librdkafka.
     """
-    for java, client, what, todo in _REJECTIONS:
+    for java, client, what, cure in _REJECTIONS:
         if f"errors.{java}Exception" in message or f"code={client}," in message:
-            return ConfigError(where, what, f"{todo}; this batch was not committed")
+            return ConfigError(where, what, f"{cure}; this batch was not committed")
     return None
 
 
@@ -344,15 +344,15 @@ def _pem(setting: str, value: str, label: str) -> str:
     try:
         text = secret(value).get_secret_value() if is_reference(value) else Path(value).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
-        todo = "check that it exists and that the job's user may read it"
-        raise ConfigError(where, f"cannot read {value} ({type(exc).__name__})", todo) from exc
+        cure = "check that it exists and that the job's user may read it"
+        raise ConfigError(where, f"cannot read {value} ({type(exc).__name__})", cure) from exc
     begin, end = f"-----BEGIN {label}-----", f"-----END {label}-----"
     blocks = [f"{begin}{block.partition(end)[0]}{end}\n" for block in text.split(begin)[1:] if end in block]
     if blocks:
         return "".join(blocks)
     if label == "PRIVATE KEY" and "PRIVATE KEY-----" in text:
-        todo = "convert it: `openssl pkcs8 -topk8 -nocrypt -in <key> -out <new key>`"
-        raise ConfigError(where, "the private key is encrypted or not in PKCS #8 format", todo)
+        cure = "convert it: `openssl pkcs8 -topk8 -nocrypt -in <key> -out <new key>`"
+        raise ConfigError(where, "the private key is encrypted or not in PKCS #8 format", cure)
     raise ConfigError(where, f"it contains no `{begin}`", "set it to the path of a PEM file, or to a secret reference")
 
 
@@ -376,8 +376,8 @@ def _msk_token(region: str) -> tuple[str, float]:
     try:
         from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
     except ModuleNotFoundError as exc:
-        where, todo = "kafka.auth: aws_msk_iam", "pip install 'cdc-lake[msk]'"
-        raise InstallationError(where, "aws-msk-iam-sasl-signer-python is not installed", todo) from exc
+        where, cure = "kafka.auth: aws_msk_iam", "pip install 'cdc-lake[msk]'"
+        raise InstallationError(where, "aws-msk-iam-sasl-signer-python is not installed", cure) from exc
     from botocore.exceptions import BotoCoreError
 
     try:

@@ -124,13 +124,13 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def type_text(kind: DataType) -> str:
+def type_text(data_type: DataType) -> str:
     """A type as Spark SQL text, with quoted field names."""
-    if isinstance(kind, StructType):
-        inner = ", ".join(f"{quoted(field.name)}: {type_text(field.dataType)}" for field in kind)
+    if isinstance(data_type, StructType):
+        inner = ", ".join(f"{quoted(field.name)}: {type_text(field.dataType)}" for field in data_type)
         return f"struct<{inner}>"
-    if isinstance(kind, ArrayType):
-        return f"array<{type_text(kind.elementType)}>"
-    if isinstance(kind, MapType):
-        return f"map<{type_text(kind.keyType)}, {type_text(kind.valueType)}>"
-    return kind.simpleString()
+    if isinstance(data_type, ArrayType):
+        return f"array<{type_text(data_type.elementType)}>"
+    if isinstance(data_type, MapType):
+        return f"map<{type_text(data_type.keyType)}, {type_text(data_type.valueType)}>"
+    return data_type.simpleString()

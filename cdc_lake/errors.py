@@ -41,18 +41,18 @@ class CdcLakeError(Exception):
     Args:
         where: the table, file, setting or server concerned.
         what: what is wrong.
-        todo: what the user can do about it.
+        cure: what the user can do about it.
     """
 
     code: ClassVar[str] = "CDC-100"
     exit_code: ClassVar[int] = 1
     retryable: ClassVar[bool] = False
 
-    def __init__(self, where: str, what: str, todo: str) -> None:
-        super().__init__(f"{where}: {what}; {todo}")
+    def __init__(self, where: str, what: str, cure: str) -> None:
+        super().__init__(f"{where}: {what}; {cure}")
         self.where = where
         self.what = what
-        self.todo = todo
+        self.cure = cure
 
 
 class DriverDiedError(CdcLakeError):
@@ -174,9 +174,9 @@ class DamagedFileError(DataLossError):
         self,
         where: str,
         what: str,
-        todo: str = "restore it from a backup, or follow docs/reference/errors.md",
+        cure: str = "restore it from a backup, or follow docs/reference/errors.md",
     ) -> None:
-        super().__init__(where, what, todo)
+        super().__init__(where, what, cure)
 
 
 class BronzeBehindError(DataLossError):

@@ -120,5 +120,5 @@ def _parse_action(text: str, action: str) -> tuple[str, float]:
     raise _invalid(text, f"unknown action `{action}`", f"use one of {_ACTIONS}")
 
 
-def _invalid(text: str, what: str, todo: str) -> ConfigError:
-    return ConfigError(f"{VARIABLE}={text}", what, todo)
+def _invalid(text: str, what: str, cure: str) -> ConfigError:
+    return ConfigError(f"{VARIABLE}={text}", what, cure)

@@ -60,13 +60,13 @@ def milliseconds(at: datetime | str) -> int:
     Raises:
         ConfigError: `at` is not a time, or has no time zone.
     """
-    todo = "write 2026-11-23T12:00:00Z, or a datetime with tzinfo=UTC"
+    cure = "write 2026-11-23T12:00:00Z, or a datetime with tzinfo=UTC"
     try:
         moment = at if isinstance(at, datetime) else datetime.fromisoformat(at)
     except (TypeError, ValueError):
-        raise ConfigError(repr(at), "invalid time", todo) from None
+        raise ConfigError(repr(at), "invalid time", cure) from None
     if moment.tzinfo is None:
-        raise ConfigError(str(at), "the time has no time zone", todo)
+        raise ConfigError(str(at), "the time has no time zone", cure)
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 

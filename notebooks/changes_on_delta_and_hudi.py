@@ -32,8 +32,8 @@ of_customer = settings.table(CUSTOMER).model_copy(
     }
 )
 config = settings.model_copy(update={"tables": {CUSTOMER: of_customer}})
-for done in run_silver(config, [CUSTOMER], spark).tables:
-    print(done.table, done.status, done.rows)
+for report in run_silver(config, [CUSTOMER], spark).tables:
+    print(report.table, report.status, report.rows)
 
 # %% [markdown]
 # ## Changes between two points

@@ -65,9 +65,9 @@ runs = sorted(Path(root, "_runs").glob("*.json"))
 ended = {}
 for file in runs:
     report = json.loads(file.read_text())
-    for done in report["tables"]:
-        if done["status"] == "ok":
-            ended.setdefault((report["layer"], done["table"]), []).append(pd.Timestamp(report["ended_at"]))
+    for table_report in report["tables"]:
+        if table_report["status"] == "ok":
+            ended.setdefault((report["layer"], table_report["table"]), []).append(pd.Timestamp(report["ended_at"]))
 
 RENTAL = "pagila.public.rental"
 arrived = cdc_lake.read(spark, RENTAL, layer="bronze").where("op IN ('c', 'u', 'd') AND status = 'ok'")

@@ -87,8 +87,8 @@ config = Config(
     registry=RegistryConfig(type="ccompat", url=f"{stack.endpoints['registry']}/apis/ccompat/v7"),
     lake=LakeConfig(root=str(folder / "lake")),
 )
-(done,) = run_bronze(config, [TOPIC], spark).tables
-print(done.status, done.rows)
+(report,) = run_bronze(config, [TOPIC], spark).tables
+print(report.status, report.rows)
 run_silver(config, [TOPIC], spark)
 for record in show_quarantined(config, [TOPIC], spark, limit=2):  # as `cdc-lake quarantine show` does
     print_record(record, Console(force_jupyter=False, highlight=False))
@@ -111,8 +111,8 @@ for event in cdc_lake.story(spark, TOPIC, "1", config=config).events:
 # %%
 names = config.table(TOPIC).model_copy(update={"envelope": EnvelopeConfig(record_names=("legacy.toys",))})
 mended = config.model_copy(update={"tables": {TOPIC: names}})
-(done,) = replay_quarantined(mended, [TOPIC], spark, selection=Selection(reasons=["lookup"])).tables
-print(done.status, done.rows)
+(report,) = replay_quarantined(mended, [TOPIC], spark, selection=Selection(reasons=["lookup"])).tables
+print(report.status, report.rows)
 run_silver(mended, [TOPIC], spark)
 cdc_lake.read(spark, TOPIC, config=mended).select("id", "name", "__op").orderBy("id").show()
 

@@ -54,22 +54,22 @@ _TOMBSTONES_WARNING = (
 
 def land_next(topic: TopicRun) -> bool:
     """Land the next batch of the topic in one commit. Returns whether there are more records."""
-    done, storage = topic.done, topic.run.storage
-    if not done.batches:
-        topic.run.lake.check_is_in_no_table(storage, "bronze", done.table)
+    report, files = topic.report, topic.run.files
+    if not report.batches:
+        topic.run.lake.check_is_in_no_table(files, "bronze", report.table)
     progress = stored_progress(topic)
     if progress is None:
-        check_holds_no_tables(storage, topic.table.path, done.table)
-        check_catalog_name(topic.run.lake, storage, "bronze", done.table, topic.same_name)
+        check_holds_no_tables(files, topic.table.path, report.table)
+        check_catalog_name(topic.run.lake, files, "bronze", report.table, topic.same_name)
     if progress and continue_from(topic.log, progress.offsets)[1]:
         # Not a loss if another run has read more since the logs were listed.
         topic = replace(topic, log=topic.source.logs([topic.log.name])[topic.log.name])
-    before = starting_progress(topic, progress, {} if done.batches else rewritten(topic, progress))
+    before = starting_progress(topic, progress, {} if report.batches else rewritten(topic, progress))
     position = before.offsets[topic.log.id]
-    if not done.batches:
-        done.lag_before = lag_by_partition(topic.log, position)
-        done.version_before = topic.table.version() if progress else None
-        done.consumed_from = {str(p): offset for p, offset in position.items()}
+    if not report.batches:
+        report.lag_before = lag_by_partition(topic.log, position)
+        report.version_before = topic.table.version() if progress else None
+        report.consumed_from = {str(p): offset for p, offset in position.items()}
     spans = batch_spans(topic.log, position, before.reread_to, _rows_of_batch(topic, before))
     if not spans and (progress is None or before.gaps):
         # An empty topic gets a table, so that silver finds one; and an accepted loss is recorded once.
@@ -78,12 +78,12 @@ def land_next(topic: TopicRun) -> bool:
         with planned_for(topic.spark, rows=count_offsets(spans)):
             before = starting_progress(topic, _land_batch(topic, spans, before))
         position = before.offsets[topic.log.id]
-        done.status, done.batches = "ok", done.batches + 1
-    done.consumed_to = {str(p): offset for p, offset in position.items()}
-    done.lag_after = lag_by_partition(topic.log, position)
+        report.status, report.batches = "ok", report.batches + 1
+    report.consumed_to = {str(p): offset for p, offset in position.items()}
+    report.lag_after = lag_by_partition(topic.log, position)
     _send_dead_letters(topic)
-    done.version_after = topic.table.version()
-    _check_quarantine_limit(done, topic.settings)
+    report.version_after = topic.table.version()
+    _check_quarantine_limit(report, topic.settings)
     is_more = bool(unread(topic.log, position))
     if not is_more:
         _check_usable(topic, before.commit)
@@ -141,13 +141,13 @@ class _Batch:
 
 def _land_batch(topic: TopicRun, spans: Mapping[int, Span], before: BronzeProgress) -> BronzeProgress:
     """Land a range of offsets in one commit. Returns the committed progress."""
-    done = topic.done
-    with done.phase("read"):
+    report = topic.report
+    with report.phase("read"):
         batch = _scan_batch(topic, spans, before)
     summary = batch.summary
     with ExitStack() as cached:
         cached.callback(batch.records.unpersist)
-        with done.phase("schemas"):
+        with report.phase("schemas"):
             resolved = resolve_schemas(
                 batch.records,
                 summary,
@@ -157,7 +157,7 @@ def _land_batch(topic: TopicRun, spans: Mapping[int, Span], before: BronzeProgre
                 before=before,
                 quarantine_unknown_ids=topic.quarantine_unknown_ids,
             )
-        with done.phase("decode"):
+        with report.phase("decode"):
             decided = decide(batch.records, summary, resolved, topic.settings)
             if batch.is_little:
                 decided = in_driver(decided)
@@ -167,13 +167,13 @@ def _land_batch(topic: TopicRun, spans: Mapping[int, Span], before: BronzeProgre
             if _NOT_OK not in str(exc):
                 raise
             counts, progress = _commit(batch, decided, resolved, cached, are_ok=False)
-    done.count(read=summary.total, **counts)
+    report.count(read=summary.total, **counts)
     if number := topic.source.skipped_records(batch.spans, summary.total):
-        done.count(in_no_file=number)
-        done.warn(_TOMBSTONES_WARNING)
+        report.count(in_no_file=number)
+        report.warn(_TOMBSTONES_WARNING)
     if counts.get("dropped"):
         _log_dropped(topic, batch.number, counts["dropped"])
-    done.read_bytes += summary.bytes
+    report.read_bytes += summary.bytes
     return progress
 
 
@@ -187,8 +187,8 @@ def _commit(
         cached: releases what is persisted.
         are_ok: see `_bronze_rows`; if a record is not ok, it raises an error with `_NOT_OK`, and nothing is committed.
     """
-    topic, done, total = batch.topic, batch.topic.done, batch.summary.total
-    with done.phase("decode"):
+    topic, report, total = batch.topic, batch.topic.report, batch.summary.total
+    with report.phase("decode"):
         # Not persisted: decoding twice is cheaper than caching the bytes again.
         rows, landed = _bronze_rows(batch, decided, cached, are_ok=are_ok)
     counts = {name: landed.counts[name] for name in ("ok", "quarantined", "control")}
@@ -199,8 +199,8 @@ def _commit(
     _stop_on_error(topic, rows, counts["quarantined"])
     following = _next_progress(batch, landed, resolved)
     reach("bronze.after_plan", batch=batch.number)
-    topic.run.leases.check(done.table)
-    with done.phase("write"):
+    topic.run.leases.check(report.table)
+    with report.phase("write"):
         if landed.has_errors:
             rows = with_reasons(rows, topic.schemas, batch.summary.frames)
         commit = topic.table.append(rows, following)
@@ -293,11 +293,11 @@ def _send_dead_letters(topic: TopicRun) -> None:
     if topic.dead_letters is None:
         return
     try:
-        with topic.done.phase("dead letters"):
-            topic.run.leases.check(topic.done.table)
-            send_due(topic.run.config.kafka, topic.table, topic.dead_letters, topic.run.id, topic.done)
+        with topic.report.phase("dead letters"):
+            topic.run.leases.check(topic.report.table)
+            send_due(topic.run.config.kafka, topic.table, topic.dead_letters, topic.run.id, topic.report)
     except (ConfigError, InfrastructureError) as error:
-        topic.done.warn(f"dead letters were not sent; the next run tries again: {error}")
+        topic.report.warn(f"dead letters were not sent; the next run tries again: {error}")
 
 
 @dataclass(frozen=True)
@@ -389,40 +389,40 @@ def _log_dropped(topic: TopicRun, batch: int, number: int) -> None:
     first = rows.select("partition", "offset", "error.message").orderBy("partition", "offset").limit(_LOGGED_ROWS)
     for row in first.collect():
         logger.warning("%s[%d]@%d: %s", topic.log.name, row["partition"], row["offset"], row["message"])
-    topic.done.warn(
+    topic.report.warn(
         f"{number} records of batch {batch} were dropped (`quality.on_error: log`); list them with "
         f"`cdc-lake quarantine list --dropped --each`, and land them with `replay --dropped`"
     )
 
 
-def _check_quarantine_limit(done: TableReport, settings: TableConfig) -> None:
-    read, quarantined = done.rows.get("read", 0), done.rows.get("quarantined", 0)
+def _check_quarantine_limit(report: TableReport, settings: TableConfig) -> None:
+    read, quarantined = report.rows.get("read", 0), report.rows.get("quarantined", 0)
     limit = settings.quality.max_quarantined
     allowed = float(limit[:-1]) / 100 * read if limit.endswith("%") else int(limit)
     if quarantined > allowed:
         raise QualityGateError(
-            done.table,
+            report.table,
             f"{quarantined} of {read} records were quarantined, more than `quality.max_quarantined`: {limit}",
-            f"the records are committed; run `cdc-lake quarantine list --table {done.table}` for the reasons",
+            f"the records are committed; run `cdc-lake quarantine list --table {report.table}` for the reasons",
         )
 
 
 def _check_usable(topic: TopicRun, batch: int) -> None:
     """Warn if no record of the run could be used, and raise if `quality.on_unusable_records` is `stop`."""
-    done, counts = topic.done, Counter(topic.done.rows)
+    report, counts = topic.report, Counter(topic.report.rows)
     if not counts["read"] or counts["quarantined"] + counts["dropped"] < counts["read"]:
         return
     rows = topic.table.read().where(F.col("batch") == batch)
     first = rows.select("partition", "offset", "error.message").orderBy("partition", "offset").first()
     assert first is not None
     what = f"none of the {counts['read']} records could be used"
-    done.warn(f"{what}, for example {topic.log.name}[{first['partition']}]@{first['offset']}: {first['message']}")
+    report.warn(f"{what}, for example {topic.log.name}[{first['partition']}]@{first['offset']}: {first['message']}")
     if topic.settings.quality.on_unusable_records == "warn" or topic.is_continuous:
         return
     dropped = " --dropped" if counts["dropped"] else ""
     raise QualityGateError(
-        done.table,
+        report.table,
         what,
-        f"they are committed; run `cdc-lake quarantine list{dropped} --table {done.table}` for the reasons, fix the "
+        f"they are committed; run `cdc-lake quarantine list{dropped} --table {report.table}` for the reasons, fix the "
         "cause and replay them; if it is expected, set `quality.on_unusable_records: warn`",
     )

@@ -27,7 +27,7 @@ def sent_after(target: str | None, before: BronzeProgress, *, quarantined: int =
     return {target: _sent(before.commit + 1)}
 
 
-def send_due(kafka: KafkaConfig, bronze: BronzeTable, target: str, run_id: str, done: TableReport) -> None:
+def send_due(kafka: KafkaConfig, bronze: BronzeTable, target: str, run_id: str, report: TableReport) -> None:
     """Send due records to the topic `target`, and commit that they were sent.
 
     Raises:
@@ -42,12 +42,12 @@ def send_due(kafka: KafkaConfig, bronze: BronzeTable, target: str, run_id: str, 
     login, address = broker_login(kafka), kafka.address
     topic = KafkaTopic(target, address, kafka.timeout_seconds, login, "`quality.dead_letter_topic`")
     number, warning = send_dead_letters(topic, rows)
-    done.count(dead_letters=number)
+    report.count(dead_letters=number)
     if warning:
-        done.warn(warning)
+        report.warn(warning)
     reach("bronze.after_send", batch=progress.commit)
     bronze.advance(progress.next(run_id, sent={target: _sent(progress.commit + 1)}))
-    done.status = "ok"
+    report.status = "ok"
 
 
 def _sent(commit: int) -> Sent:

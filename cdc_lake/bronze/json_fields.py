@@ -174,7 +174,8 @@ def _special(shape: str, names: Collection[str], settings: TableConfig) -> list[
 
 def _field(shape: str, name: str, settings: TableConfig) -> tuple[list[str], dict[str, Tree]]:
     """The name with which a field is read, and its column, unless it is a metadata field of a flattened row."""
-    declared = {column: kind for column, kind in settings.value.columns.items() if column == name}
+    columns = settings.value.columns
+    declared = {name: columns[name]} if name in columns else {}
     writer = WriterSchema(schema_text("json", shape=json_format.FLAT, names=[name], columns=declared))
     if shape != json_format.FLAT:
         return [name], fields(writer.tree)

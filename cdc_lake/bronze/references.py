@@ -113,22 +113,22 @@ def resolve(
         samples: called only if a kind is not known, with the references whose schemas differ by kind.
     """
     resolution = Resolution(kinds=dict(known_kinds))
-    by_kind: dict[str, list[str]] = {}
+    by_frame: dict[str, list[str]] = {}
     for reference in sorted(set(references)):
-        by_kind.setdefault(reference.partition(":")[0], []).append(reference)
+        by_frame.setdefault(reference.partition(":")[0], []).append(reference)
     chosen: dict[str, Sequence[WriterSchema]] = {}
-    for kind, kind_references in by_kind.items():
-        if kind not in NUMBERED:
-            chosen |= {one: look_up(kind, id_of(one)) for one in kind_references}
-        elif kind in known_kinds or len(kinds) == 1:
-            real = known_kinds.get(kind, kinds[0])
-            resolution.kinds[kind] = real
-            chosen |= {one: look_up(real, id_of(one)) for one in kind_references}
+    for frame, frame_references in by_frame.items():
+        if frame not in NUMBERED:
+            chosen |= {one: look_up(frame, id_of(one)) for one in frame_references}
+        elif frame in known_kinds or len(kinds) == 1:
+            real = known_kinds.get(frame, kinds[0])
+            resolution.kinds[frame] = real
+            chosen |= {one: look_up(real, id_of(one)) for one in frame_references}
         else:
-            answers = {one: {kind: look_up(kind, id_of(one)) for kind in kinds} for one in kind_references}
+            answers = {one: {kind: look_up(kind, id_of(one)) for kind in kinds} for one in frame_references}
             unclear = [one for one, by_kind in answers.items() if _differ(by_kind)]
             id_kind, read, found_problems = _choose_id_kind(answers, names, samples(unclear) if unclear else {})
-            resolution.kinds |= {kind: id_kind} if id_kind else {}
+            resolution.kinds |= {frame: id_kind} if id_kind else {}
             chosen |= read
             resolution.problems |= found_problems
     _reject_foreign_schemas(chosen, names, resolution)
@@ -226,13 +226,13 @@ def _foreign_schema(reference: str, schema: WriterSchema, *, has_kinds: bool) ->
     Args:
         has_kinds: whether the registry has several kinds of ids, so that the number may mean another schema.
     """
-    todo = (
+    cure = (
         f"if this topic has rows of that table too, as with RegexRouter or partitions, list `{owner_of(schema)}` or a "
         "glob in `envelope.record_names`, and replay the record"
     )
     other = "; if the id means another schema, check `registry.ids`" if has_kinds else ""
     name = schema.tree["name"]
-    return f"{describe_reference(reference)} is the schema `{name}`, which belongs to another topic; {todo}{other}"
+    return f"{describe_reference(reference)} is the schema `{name}`, which belongs to another topic; {cure}{other}"
 
 
 def _plain(name: str) -> str:
@@ -315,7 +315,8 @@ class SchemaSource:
 
     def _plain(self, schema_id: str) -> WriterSchema:
         shape, listed = self._fields.read_by(schema_id)
-        declared = {name: kind for name, kind in self._settings.value.columns.items() if name in listed}
+        columns = self._settings.value.columns
+        declared = {name: columns[name] for name in columns if name in listed}
         return WriterSchema(schema_text("json", shape=shape, names=listed, columns=declared))
 
     def _embedded(self, name: str) -> WriterSchema:

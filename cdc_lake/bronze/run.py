@@ -95,8 +95,8 @@ class BronzeLayer(Layer):
         """Begin a run; see `run_bronze`."""
         run = Run.begin(config, Report(layer="bronze"))
         source = source or open_source(config, lambda: scheduler.spark(config, "bronze"))
-        todo = "check --table, and that the connector writes to the topic"
-        topics = select(tables, source.topics(), f"topic in {source.name}", todo)
+        cure = "check --table, and that the connector writes to the topic"
+        topics = select(tables, source.topics(), f"topic in {source.name}", cure)
         for topic in topics:
             config.table(topic).check(topic)
         return cls(
@@ -119,7 +119,7 @@ class BronzeLayer(Layer):
         same_names = colliding(
             run.config.catalog, "bronze", {table: "delta" for table in self.tables if is_table_name(table)}
         )
-        return _BronzeWork(run, self, run.lake.schema_files(run.storage, self.registry), same_names)
+        return _BronzeWork(run, self, run.lake.schema_files(run.files, self.registry), same_names)
 
     def look_again(self, tables: Sequence[str]) -> None:
         self.logs |= self.source.logs(tables)
@@ -127,25 +127,25 @@ class BronzeLayer(Layer):
     def before_report(self) -> None:
         reach("bronze.before_report")
 
-    def new_data(self, done: TableReport) -> NewData | None:
-        lake, log = self.run.lake, self.logs[done.table]
-        if not log.problem and not lake.holds(self.files, "bronze", done.table):
+    def new_data(self, report: TableReport) -> NewData | None:
+        lake, log = self.run.lake, self.logs[report.table]
+        if not log.problem and not lake.holds(self.files, "bronze", report.table):
             # An empty topic gets a table, too.
             return NewData(max(count_offsets(unread(log, {})), 1))
-        newest = lake.newest_bronze(self.files, done.table)
-        lag = self._lag(newest.progress, done) if newest else None
+        newest = lake.newest_bronze(self.files, report.table)
+        lag = self._lag(newest.progress, report) if newest else None
         return None if lag is None else NewData(lag)
 
-    def _lag(self, progress: BronzeProgress, done: TableReport) -> int | None:
+    def _lag(self, progress: BronzeProgress, report: TableReport) -> int | None:
         """The number of new offsets; None if only Spark can tell whether there is something to do."""
-        log = self.logs[done.table]
+        log = self.logs[report.table]
         if log.problem or log.id not in progress.offsets or continue_from(log, progress.offsets)[1]:
             return None
-        if is_due(self.run.config.dead_letter_topic(done.table), progress):
+        if is_due(self.run.config.dead_letter_topic(report.table), progress):
             return None
         position = progress.offsets[log.id]
-        done.lag_before = done.lag_after = lag_by_partition(log, position)
-        done.consumed_from = done.consumed_to = {str(p): offset for p, offset in position.items()}
+        report.lag_before = report.lag_after = lag_by_partition(log, position)
+        report.consumed_from = report.consumed_to = {str(p): offset for p, offset in position.items()}
         left = unread(log, position)
         return 0 if self._can_wait(log, left, progress) else count_offsets(left)
 
@@ -171,10 +171,10 @@ class _BronzeWork(Work):
     schemas: SchemaFiles
     same_names: Mapping[str, Mapping[str, str]]
 
-    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        layer, name = self.layer, done.table
+    def process_next(self, spark: SparkSession, report: TableReport) -> bool:
+        layer, name = self.layer, report.table
         for warning in layer.source.warnings(name):
-            done.warn(warning)
+            report.warn(warning)
         table, log = self.run.lake.bronze(spark, name), layer.logs[name]
         if log.problem:
             log = layer.source.logs([name])[name]  # a file that was being written may be complete now
@@ -189,7 +189,7 @@ class _BronzeWork(Work):
             log=log,
             table=table,
             settings=settings,
-            done=done,
+            report=report,
             accept_loss=layer.accept_loss,
             quarantine_unknown_ids=layer.quarantine_unknown_ids,
             same_name=self.same_names.get(name, {}),

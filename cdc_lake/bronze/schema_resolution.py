@@ -275,7 +275,7 @@ def _primary_key(
 
 
 def _other_key(key: Mapping[str, str]) -> str:
-    columns = ", ".join(f"{name} {kind}" for name, kind in sorted(key.items()))
+    columns = ", ".join(f"{name} {spark_type}" for name, spark_type in sorted(key.items()))
     return (
         f"its primary key has other columns or types than the table's ({columns}), and too few JSON records have it; "
         "if the key has changed, `cdc-lake quarantine replay --offset` lands the records that you select"
@@ -303,9 +303,9 @@ def _limited(records: DataFrame, references: Collection[str], files: SchemaFiles
 
 def _id_of(reference: Column) -> Column:
     """See `id_of`."""
-    kind = F.substring_index(reference, ":", 1)
-    schema_id = reference.substr(F.length(kind) + 2, F.length(reference))
-    return F.when(kind.isin(*NUMBERED), F.conv(schema_id, 16, 10)).otherwise(schema_id)
+    frame = F.substring_index(reference, ":", 1)
+    schema_id = reference.substr(F.length(frame) + 2, F.length(reference))
+    return F.when(frame.isin(*NUMBERED), F.conv(schema_id, 16, 10)).otherwise(schema_id)
 
 
 def decide(records: DataFrame, summary: ScanSummary, resolved: ResolvedSchemas, settings: TableConfig) -> DataFrame:

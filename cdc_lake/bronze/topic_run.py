@@ -50,7 +50,7 @@ class TopicRun:
     log: TopicLog
     table: BronzeTable
     settings: TableConfig
-    done: TableReport
+    report: TableReport
     accept_loss: bool
     quarantine_unknown_ids: bool
     same_name: Mapping[str, str]
@@ -68,7 +68,7 @@ def stored_progress(topic: TopicRun) -> BronzeProgress | None:
     try:
         return topic.table.progress()
     except NoProgressError as exc:
-        topic.done.warn(
+        topic.report.warn(
             f"{exc.what}: it was derived from the rows; records are missing if the topic was re-created since"
         )
     rows = topic.table.read().groupBy("generation", "partition")
@@ -110,7 +110,7 @@ def starting_progress(
     if progress is None:
         begin = offsets_of(topic.settings.read.start, log, topic.source)
         if skipped := sum(offset - log.partitions[partition].start for partition, offset in begin.items()):
-            topic.done.warn(
+            topic.report.warn(
                 f"bronze starts at `read.start: {topic.settings.read.start}` and skips {skipped} offsets before it; "
                 f"to read them, run `cdc-lake seek --table {log.name} --to earliest`"
             )
@@ -125,9 +125,9 @@ def starting_progress(
             "to lose nothing, move the table away and load it from a new snapshot",
         )
     for loss in losses:
-        topic.done.warn(f"continued past a loss: {loss}")
+        topic.report.warn(f"continued past a loss: {loss}")
     if losses:
-        topic.done.warn(
+        topic.report.warn(
             "silver keeps rows whose later changes or deletes were lost, such as the rows of a dropped table: take a "
             "new snapshot with a signal (docs/how-to/backfill.md). A snapshot of the whole table also deletes rows "
             "that the source no longer has, if `deletes.missing_after_snapshot` is true"

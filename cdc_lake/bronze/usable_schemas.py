@@ -136,9 +136,9 @@ def _check_sequence(tree: Tree, column: str) -> None:
     row = row_fields(tree)
     if column not in row:
         raise SchemaError(f"the row does not have the column {column} of `merge.sequence_by`")
-    kind = type_mapping(row[column]).type
-    if kind not in _COUNTED:
+    spark_type = type_mapping(row[column]).type
+    if spark_type not in _COUNTED:
         raise SchemaError(
-            f"`merge.sequence_by` is {column}, a {kind}, but must be an integer, a date or a timestamp; for JSON "
+            f"`merge.sequence_by` is {column}, a {spark_type}, but must be an integer, a date or a timestamp; for JSON "
             "without a schema, declare its type in `value.columns`"
         )

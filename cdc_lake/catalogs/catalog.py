@@ -289,5 +289,5 @@ def _spark_schema(fields: list[StructField], partition_by: tuple[str, ...]) -> I
 
 def _column(field: StructField) -> HiveColumn:
     # Hive's timestamp has no time zone. Other type names are the same as Spark's.
-    kind = field.dataType.simpleString().replace("timestamp_ntz", "timestamp")
-    return HiveColumn(field.name.lower(), kind, field.metadata.get("comment", "")[:_MAX_COMMENT_LENGTH])
+    hive_type = field.dataType.simpleString().replace("timestamp_ntz", "timestamp")
+    return HiveColumn(field.name.lower(), hive_type, field.metadata.get("comment", "")[:_MAX_COMMENT_LENGTH])

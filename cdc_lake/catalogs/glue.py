@@ -137,12 +137,12 @@ class GlueCatalog:
         except (NoCredentialsError, PartialCredentialsError) as exc:
             raise self._rejection_error(type(exc).__name__) from exc
         except BotoCoreError as exc:
-            todo = "check catalog.region, catalog.endpoint and the network connection, then run again"
-            raise InfrastructureError(self._where, f"it does not respond ({type(exc).__name__})", todo) from exc
+            cure = "check catalog.region, catalog.endpoint and the network connection, then run again"
+            raise InfrastructureError(self._where, f"it does not respond ({type(exc).__name__})", cure) from exc
 
     def _rejection_error(self, why: str) -> ConfigError:
-        todo = "provide AWS credentials that allow glue:Get…, Create…, Update… and Delete…"
-        return ConfigError(self._where, f"it rejects the credentials ({why})", todo)
+        cure = "provide AWS credentials that allow glue:Get…, Create…, Update… and Delete…"
+        return ConfigError(self._where, f"it rejects the credentials ({why})", cure)
 
     def _request_error(self, code: str, message: str) -> CdcLakeError:
         if _INVALID.search(code):

@@ -38,15 +38,15 @@ class HiveCatalog:
         uris = settings.address
         self._jvm = jvm
         self._api = jvm.org.apache.hadoop.hive.metastore.api
-        kind = jvm.java.lang.Class.forName("org.apache.hadoop.hive.conf.HiveConf")
-        self._conf = jvm.org.apache.hadoop.hive.conf.HiveConf(conf, kind)
+        conf_class = jvm.java.lang.Class.forName("org.apache.hadoop.hive.conf.HiveConf")
+        self._conf = jvm.org.apache.hadoop.hive.conf.HiveConf(conf, conf_class)
         self._hive = jvm.org.apache.hadoop.hive.ql.metadata.Hive
         if uris:
             self._conf.set(_URIS, uris)
         self._where = self._conf.get(_URIS, "") or "the cluster's catalog"
         if not self._conf.get(_URIS, "") and not self._conf.get(_FACTORY, ""):
-            todo = "set `catalog.uri`, or run on a machine whose hive-site.xml has it"
-            raise ConfigError("catalog", "the metastore's address is not set", todo)
+            cure = "set `catalog.uri`, or run on a machine whose hive-site.xml has it"
+            raise ConfigError("catalog", "the metastore's address is not set", cure)
         # Hive's defaults are ten minutes, and nine attempts a second apart.
         for name, value in (
             ("hive.metastore.client.socket.timeout", f"{settings.timeout_seconds * 1000:.0f}ms"),
@@ -184,8 +184,8 @@ class HiveCatalog:
             self._hive.closeCurrent()
             message = str(exc.java_exception.toString()).splitlines()[0][:300]
             if any(sign in str(exc) for sign in _DOWN):
-                todo = "check that it runs and that `catalog.uri` is its address, then run again"
-                raise InfrastructureError(self._where, "the metastore does not respond", todo) from exc
+                cure = "check that it runs and that `catalog.uri` is its address, then run again"
+                raise InfrastructureError(self._where, "the metastore does not respond", cure) from exc
             raise CdcLakeError(
                 self._where, f"the metastore rejects the request: {message}", "see docs/how-to/catalogs.md"
             ) from exc

@@ -181,28 +181,28 @@ def _headline(event: "StoryEvent") -> Text:
 
 def _print_reconciled(report: Report, console: Console) -> None:
     rows = list[Sequence[str]]()
-    for done in report.tables:
-        counted, seconds = done.rows, f"{sum(done.seconds.values()):.1f}"
-        if done.reconciled is None:
-            rows.append((done.table, *["-"] * 6, seconds))
+    for table_report in report.tables:
+        counted, seconds = table_report.rows, f"{sum(table_report.seconds.values()):.1f}"
+        if table_report.reconciled is None:
+            rows.append((table_report.table, *["-"] * 6, seconds))
             continue
         extra = counted.get("extra", 0) + counted.get("repeated", 0)
         numbers = (counted["source"], counted["silver"], counted.get("missing", 0), extra, counted.get("changed", 0))
-        shown = (f"{number:,}" for number in (*numbers, sum(done.reconciled.losses.values())))
-        rows.append((done.table, *shown, seconds))
+        shown = (f"{number:,}" for number in (*numbers, sum(table_report.reconciled.losses.values())))
+        rows.append((table_report.table, *shown, seconds))
     counts = (">source\nrows", ">silver\nrows", ">miss-\ning", ">extra", ">changed", ">known\nlosses")
     print_rows(console, ("table", *counts, ">sec-\nonds"), rows)
-    for done in report.tables:
-        _print_differences(done, console)
+    for table_report in report.tables:
+        _print_differences(table_report, console)
 
 
-def _print_differences(done: TableReport, console: Console) -> None:
-    result = done.reconciled
+def _print_differences(table_report: TableReport, console: Console) -> None:
+    result = table_report.reconciled
     if result is None or not (result.first or result.losses or result.columns):
         return
     console.print()
     silver = result.silver_lsn or "no source position"
-    console.print(f"{done.table}: source at {result.source_lsn}, silver up to {silver}")
+    console.print(f"{table_report.table}: source at {result.source_lsn}, silver up to {silver}")
     for row in result.first:
         key = ",".join(f"{name}={value}" for name, value in row.key.items())
         console.print(f"  {row.kind} {key}" + (f": {', '.join(row.columns)}" if row.columns else ""))

@@ -146,11 +146,11 @@ class Display:
 
 def _progress(report: Report) -> str:
     """One line: the number of tables in each state, and the tables in progress."""
-    number = Counter(done.status for done in report.tables)
+    number = Counter(table_report.status for table_report in report.tables)
     states = ", ".join(
         f"{number[state]} {state}" for state in ("ok", "unchanged", "failed", "waiting") if number[state]
     )
-    working = [done.table for done in report.tables if done.status == "working"]
+    working = [table_report.table for table_report in report.tables if table_report.status == "working"]
     more = f" and {len(working) - _MAX_NAMED} more" if len(working) > _MAX_NAMED else ""
     now = f"; working on {', '.join(working[:_MAX_NAMED])}{more}" if working else ""
     return f"{report.layer}: {states or 'no table is done yet'}{now}"

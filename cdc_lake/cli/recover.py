@@ -127,7 +127,9 @@ def rebuild(
         show_report(report, options)
         raise typer.Exit(report.exit_code)
     preview = run(replace(rebuild_options, is_preview=True))
-    shown = {done.table: done for done in preview.tables if done.source_version is not None}
+    shown = {
+        table_report.table: table_report for table_report in preview.tables if table_report.source_version is not None
+    }
     if not shown:
         show_report(preview, options)
         raise typer.Exit(preview.exit_code)

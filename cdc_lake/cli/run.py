@@ -294,15 +294,15 @@ def print_report(report: Report, console: Console) -> None:
     for heading in ("table", "status", "rows"):
         table.add_column(heading, overflow="fold")
     table.add_column("seconds", justify="right")
-    for done in report.tables:
-        rows = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in done.rows.items() if number)
-        table.add_row(done.table, done.status, rows or "-", f"{sum(done.seconds.values()):.1f}")
+    for table_report in report.tables:
+        rows = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in table_report.rows.items() if number)
+        table.add_row(table_report.table, table_report.status, rows or "-", f"{sum(table_report.seconds.values()):.1f}")
     console.print(table)
     if phases := [f"{phase} {seconds:.1f}" for phase, seconds in report.seconds.items() if seconds >= 0.05]:
         console.print(f"{sum(report.seconds.values()):.1f} s: {', '.join(phases)}")
-    for done in report.tables:
-        for name, keys in done.examples.items():
-            console.print(f"{done.table}, {name.replace('_', ' ')}: {', '.join(keys)}", soft_wrap=True)
+    for table_report in report.tables:
+        for name, keys in table_report.examples.items():
+            console.print(f"{table_report.table}, {name.replace('_', ' ')}: {', '.join(keys)}", soft_wrap=True)
 
 
 def show_report(
@@ -354,10 +354,10 @@ def _write_atomically(flag: str, file: Path, text: str) -> None:
 
 def print_problems(report: Report) -> None:
     """Print warnings and errors to stderr."""
-    for done in report.tables:
-        for warning in done.warnings:
-            say(f"warning {done.table}: {warning}", error=True)
-        if done.error:
-            say(f"error {done.error.code} {done.error.message}", error=True)
+    for table_report in report.tables:
+        for warning in table_report.warnings:
+            say(f"warning {table_report.table}: {warning}", error=True)
+        if table_report.error:
+            say(f"error {table_report.error.code} {table_report.error.message}", error=True)
     if report.unwritten:
         say(f"error {report.unwritten.code} {report.unwritten.message}", error=True)

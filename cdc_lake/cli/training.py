@@ -58,9 +58,9 @@ def train(folder: Path) -> None:
     for number, ops in enumerate(_BATCHES):
         _write(folder / "files" / _TABLE, number * len(ops), ops)
         for run in (run_bronze, run_silver):
-            (done,) = run(config, [_TABLE], scheduler=scheduler).tables
-            if done.error:
-                raise CdcLakeError(_TABLE, done.error.message, "report this with your versions of Java and Spark")
+            (report,) = run(config, [_TABLE], scheduler=scheduler).tables
+            if report.error:
+                raise CdcLakeError(_TABLE, report.error.message, "report this with your versions of Java and Spark")
 
 
 def _write(folder: Path, start: int, ops: str) -> None:

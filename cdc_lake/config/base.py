@@ -49,9 +49,9 @@ def in_words(exc: ValidationError, model: type[Model]) -> str:
     return "; ".join(_one_in_words(model, error["type"], error["loc"], error["msg"]) for error in exc.errors())
 
 
-def _one_in_words(model: type[Model], kind: str, loc: tuple[int | str, ...], message: str) -> str:
+def _one_in_words(model: type[Model], error_type: str, loc: tuple[int | str, ...], message: str) -> str:
     key = ".".join(map(str, loc))
-    if kind != "extra_forbidden":
+    if error_type != "extra_forbidden":
         return f"`{key}`: {message.removeprefix('Value error, ')}" if key else message.removeprefix("Value error, ")
     for step in loc[:-1]:
         model = dict(_inner_models(model)).get(str(step), model)
@@ -66,12 +66,12 @@ def _keys(model: type[Model]) -> list[str]:
 def _inner_models(model: type[Model]) -> Iterator[tuple[str, type[Model]]]:
     """The keys whose values are models, or mappings or lists of models."""
     for key, field in zip(_keys(model), model.model_fields.values(), strict=True):
-        kinds = [field.annotation]
+        annotations = [field.annotation]
         if get_origin(field.annotation) in (Union, UnionType, dict, tuple):
-            kinds = list(get_args(field.annotation))
-        for kind in kinds:
-            if isinstance(kind, type) and issubclass(kind, Model):
-                yield key, kind
+            annotations = list(get_args(field.annotation))
+        for annotation in annotations:
+            if isinstance(annotation, type) and issubclass(annotation, Model):
+                yield key, annotation
 
 
 def is_reference(value: str) -> bool:
@@ -94,13 +94,13 @@ def check_reference(value: str, info: ValidationInfo) -> str:
     Raises:
         ValueError: it is not a reference.
     """
-    kind, _, place = value.partition(":")
+    scheme, _, place = value.partition(":")
     if not is_reference(value) or not place:
         raise ValueError(
             "write a reference to the secret, not the secret: `env:NAME` for a variable, `file:PATH` for a file, "
             "`ssm:NAME` or `secretsmanager:NAME` for AWS"
         )
-    return f"file:{_absolute(place, info)}" if kind == "file" else value
+    return f"file:{_absolute(place, info)}" if scheme == "file" else value
 
 
 def _file_or_reference(value: str, info: ValidationInfo) -> str:
@@ -132,9 +132,9 @@ def secret(reference: str) -> SecretStr:
         InstallationError: it is in AWS, and boto3 is not installed.
         InfrastructureError: AWS does not respond.
     """
-    kind, _, place = reference.partition(":")
+    scheme, _, place = reference.partition(":")
     try:
-        value = _LOOK_UP[kind](place)
+        value = _LOOK_UP[scheme](place)
     except KeyError as exc:
         raise ConfigError(reference, "the environment has no such variable", "set it for this run") from exc
     except (OSError, UnicodeDecodeError) as exc:

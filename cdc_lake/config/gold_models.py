@@ -27,7 +27,7 @@ from cdc_lake.errors import ModelError
 
 _MARK = "--"
 _LARGEST_FILE = 1 << 20
-_TODO = "see docs/reference/gold-models.md"
+_CURE = "see docs/reference/gold-models.md"
 
 Topic = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]+$")]
 Interval = Annotated[str, Field(pattern=r"^[1-9][0-9]* (second|minute|hour|day|week)s?$")]
@@ -191,7 +191,7 @@ def read_model(file: Path) -> GoldModel:
     try:
         content = yaml.safe_load("\n".join(line.removeprefix(_MARK) for line in lines))
     except yaml.YAMLError as exc:
-        raise ModelError(str(file), f"the header is not valid YAML: {exc}", _TODO) from exc
+        raise ModelError(str(file), f"the header is not valid YAML: {exc}", _CURE) from exc
     if not isinstance(content, dict):
         raise ModelError(
             str(file),
@@ -201,7 +201,7 @@ def read_model(file: Path) -> GoldModel:
     try:
         header = Header.model_validate(content)
     except ValidationError as exc:
-        raise ModelError(str(file), in_words(exc, Header), _TODO) from exc
+        raise ModelError(str(file), in_words(exc, Header), _CURE) from exc
     if header.name != file.stem:
         raise ModelError(str(file), f"`name: {header.name}` differs from the file's name", "use the same name")
     return GoldModel(file, text, header, {alias: _rows(file, source) for alias, source in header.files.items()})
@@ -217,8 +217,8 @@ def _rows(model: Path, source: FileSource) -> list[tuple[str | None, ...]]:
     try:
         size = file.stat().st_size
         if size > _LARGEST_FILE:
-            todo = "load it into silver, and name its topic instead"
-            raise ModelError(str(file), f"the file has {size} bytes; the limit is {_LARGEST_FILE}", todo)
+            cure = "load it into silver, and name its topic instead"
+            raise ModelError(str(file), f"the file has {size} bytes; the limit is {_LARGEST_FILE}", cure)
         with file.open(encoding="utf-8", newline="") as opened:
             reader = csv.DictReader(opened, strict=True)
             rows, names = list(reader), reader.fieldnames or []

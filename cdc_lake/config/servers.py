@@ -76,8 +76,8 @@ def check_privacy(setting: str, url: str, proxy: SecretStr | None = None) -> Non
     if urlsplit(url).scheme == "https":
         return
     if not is_loopback(urlsplit(url).hostname or ""):
-        todo = f"use https, or remove {setting.partition('.')[0]}.auth"
-        raise ConfigError(setting, f"credentials would be sent unencrypted to {url}", todo)
+        cure = f"use https, or remove {setting.partition('.')[0]}.auth"
+        raise ConfigError(setting, f"credentials would be sent unencrypted to {url}", cure)
     from requests.utils import get_environ_proxies  # imported here: it takes long
 
     if proxy or get_environ_proxies(url).keys() & {"http", "all"}:

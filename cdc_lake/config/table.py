@@ -302,14 +302,14 @@ class TableConfig(Model):
         """The settings for decoding keys, or values."""
         return self.key if side == "key" else self.value
 
-    def check_has_keys(self, topic: str, todo: str) -> None:
+    def check_has_keys(self, topic: str, cure: str) -> None:
         """Check that rows have keys, for commands that look rows up by key.
 
         Raises:
             ConfigError: they have none.
         """
         if self.key_of_rows is None:
-            raise ConfigError(topic, "its rows have no key: `merge.mode` is append", todo)
+            raise ConfigError(topic, "its rows have no key: `merge.mode` is append", cure)
 
     def check(self, topic: str) -> None:
         """Check settings that depend on each other, after all settings of a topic are merged.

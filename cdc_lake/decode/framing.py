@@ -205,8 +205,8 @@ def _json_problem(side: Side, configured: str) -> str:
     """Why a text in the frame `json` names no schema."""
     if configured == JSON:
         return f"it is not a JSON object{_BARE_KEYS if side == 'key' else ''}"
-    todo = "and the types of its columns in `value.columns`" if side == "value" else f"or {_MERGE_KEYS}"
-    return f"it is not a JSON object with a schema; if that is intended, set `{side}.wire_format: json`, {todo}"
+    cure = "and the types of its columns in `value.columns`" if side == "value" else f"or {_MERGE_KEYS}"
+    return f"it is not a JSON object with a schema; if that is intended, set `{side}.wire_format: json`, {cure}"
 
 
 def _frame_of_headers(headers: Column, side: Side, of_files: bool) -> Column:

@@ -320,7 +320,7 @@ def _declared_type(name: str) -> Tree:
     return {"type": _DECLARED[name]} if name in _DECLARED else text_tree(name)
 
 
-def decoded(text: Column, tree: Tree, kind: str) -> Column:
+def decoded(text: Column, tree: Tree, format: str) -> Column:
     """The struct from which `value` and `is_exact` read.
 
     Spark reads numbers into texts by way of a double, so those with a fraction become texts first, with a mark in front
@@ -330,20 +330,20 @@ def decoded(text: Column, tree: Tree, kind: str) -> Column:
     Args:
         text: one JSON value.
         tree: the part of it to read.
-        kind: the schema's format: connect, json-schema or json.
+        format: the schema's format: connect, json-schema or json.
     """
-    name = _field(kind)
-    holder = text if kind == CONNECT_REFERENCE else F.concat(F.lit('{"v":'), text, F.lit("}"))
+    name = _field(format)
+    holder = text if format == CONNECT_REFERENCE else F.concat(F.lit('{"v":'), text, F.lit("}"))
     marked = F.when(holder.rlike(_MAY_HAVE_FRACTION), _with_marked_numbers(holder)).otherwise(holder)
 
     def read(holder: Column, *, has_numbers: bool) -> Column:
-        kinds = f"struct<{quoted(name)}: {_read_type(tree, has_numbers=has_numbers)}, {_CORRUPT}: string>"
-        return F.from_json(holder, kinds, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
+        spark_type = f"struct<{quoted(name)}: {_read_type(tree, has_numbers=has_numbers)}, {_CORRUPT}: string>"
+        return F.from_json(holder, spark_type, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
 
     # An array of just this text has one element, unless something follows the value.
     alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))
     parts = {"alone": F.when(~text.contains(_MARK), alone)}
-    reads = _reads(tree, kind)
+    reads = _reads(tree, format)
     if "plain" in reads:
         parts["plain"] = read(holder, has_numbers=False)
     if "marked" in reads:
@@ -352,9 +352,9 @@ def decoded(text: Column, tree: Tree, kind: str) -> Column:
     return F.struct(*(part.alias(name) for name, part in parts.items()))
 
 
-def _reads(tree: Tree, kind: str) -> Sequence[str]:
+def _reads(tree: Tree, format: str) -> Sequence[str]:
     """How records are read: as they are (`plain`), or with marked numbers, or either way."""
-    if kind == PLAIN_REFERENCE:
+    if format == PLAIN_REFERENCE:
         return ("marked",)
     return ("plain", "marked") if _has_decimal(tree) else ("plain",)
 
@@ -375,21 +375,22 @@ def _with_marked_numbers(text: Column) -> Column:
     return F.replace(F.replace(rewritten, F.lit(_QUOTE), F.lit('\\"')), F.lit(_BACKSLASH), F.lit("\\\\"))
 
 
-def value(struct: Column, tree: Tree, kind: str) -> Column:
+def value(struct: Column, tree: Tree, format: str) -> Column:
     """The decoded value, as `from_avro` would give it.
 
     Except for floating-point numbers and declared types, which are texts, and for decimals: a struct of the `unscaled`
     bytes and the text of the `number`, of which one is null.
     """
-    values = [_converted(tree, struct[read][_field(kind)], is_marked=read == "marked") for read in _reads(tree, kind)]
-    return values[0] if len(values) == 1 else F.when(_fits(struct["plain"], kind), values[0]).otherwise(values[1])
+    field = _field(format)
+    values = [_converted(tree, struct[read][field], is_marked=read == "marked") for read in _reads(tree, format)]
+    return values[0] if len(values) == 1 else F.when(_fits(struct["plain"], format), values[0]).otherwise(values[1])
 
 
-def is_exact(struct: Column, tree: Tree, kind: str) -> Column:
+def is_exact(struct: Column, tree: Tree, format: str) -> Column:
     """Whether the text is one JSON value that fits; never null."""
-    fits = [_fits(struct[read], kind) for read in _reads(tree, kind)]
+    fits = [_fits(struct[read], format) for read in _reads(tree, format)]
     if len(fits) == 2:
-        fits[1] = fits[1] & _are_numbers(tree, struct["marked"][_field(kind)])
+        fits[1] = fits[1] & _are_numbers(tree, struct["marked"][_field(format)])
     return (F.coalesce(struct["alone"], F.lit(0)) == 1) & F.coalesce(reduce(or_, fits), F.lit(False))
 
 
@@ -410,13 +411,13 @@ def _are_numbers(tree: Tree, column: Column) -> Column:
     return column.isNull() | are_numbers
 
 
-def _fits(read: Column, kind: str) -> Column:
-    return read[_CORRUPT].isNull() & read[_field(kind)].isNotNull()
+def _fits(read: Column, format: str) -> Column:
+    return read[_CORRUPT].isNull() & read[_field(format)].isNotNull()
 
 
-def _field(kind: str) -> str:
+def _field(format: str) -> str:
     """The field that contains the value in what is read."""
-    return "payload" if kind == CONNECT_REFERENCE else "v"
+    return "payload" if format == CONNECT_REFERENCE else "v"
 
 
 def _read_type(tree: Tree, *, has_numbers: bool) -> str:

@@ -68,7 +68,7 @@ class WriterSchema:
 
     @property
     def format(self) -> str:
-        """`avro`, or the `kind` passed to `schema_text`."""
+        """`avro`, or the `format` passed to `schema_text`."""
         return "avro" if self._other is None else str(self._other[_FORMAT])
 
     @cached_property
@@ -89,15 +89,15 @@ class WriterSchema:
         return shape_of(self.tree)
 
 
-def schema_text(kind: str, **fields: Any) -> str:
+def schema_text(format: str, **fields: Any) -> str:
     """The text of a schema that is not Avro; equal for equal arguments.
 
     Args:
-        kind: connect, kconnect and json-schema (`schema`, a text), json (`shape`, `names`, `columns`), csv and string
+        format: connect, kconnect and json-schema (`schema`, a text), json (`shape`, `names`, `columns`), csv and string
             (`columns`), protobuf, refused (`why`). Records of connect wrap their value in `payload`, those of kconnect
             do not.
     """
-    return json.dumps({_FORMAT: kind, **fields}, separators=(",", ":"))
+    return json.dumps({_FORMAT: format, **fields}, separators=(",", ":"))
 
 
 def avro_schema(text: str) -> WriterSchema:
@@ -124,7 +124,7 @@ def _text_tree(columns: Mapping[str, str]) -> Tree:
     Raises:
         SchemaError: a column has an unknown or a nested type.
     """
-    trees = {name: declared_tree(kind, text_tree) for name, kind in columns.items()}
+    trees = {name: declared_tree(declared_type, text_tree) for name, declared_type in columns.items()}
     if nested := next((name for name, tree in trees.items() if tree["type"] != "text"), None):
         raise SchemaError(f"`value.columns` declares a nested type for `{nested}`, which a text cannot have")
     return record("text.Value", trees)
@@ -245,24 +245,24 @@ def spark_refusal(schema: WriterSchema, spark: SparkSession) -> str | None:
     return None
 
 
-def by_name(values: Mapping[str, Any], named: Column, kind: str) -> Column:
-    """The value for a record's schema ID, of Spark type `kind`; null if there is none."""
+def by_name(values: Mapping[str, Any], named: Column, spark_type: str) -> Column:
+    """The value for a record's schema ID, of a Spark type; null if there is none."""
     if not values:
-        return F.lit(None).cast(kind)
+        return F.lit(None).cast(spark_type)
     # One text that Spark parses once: an expression per ID would slow down every record and plan.
-    return F.from_json(F.lit(json.dumps(values)), f"map<string, {kind}>")[named]
+    return F.from_json(F.lit(json.dumps(values)), f"map<string, {spark_type}>")[named]
 
 
-def layout(kind: str, whole: Tree, tree: Tree) -> tuple[str, str, str]:
+def layout(format: str, whole: Tree, tree: Tree) -> tuple[str, str, str]:
     """The key by which schemas are grouped, to be decoded together.
 
     Equal layouts may have different meanings: those are in Connect's names, which the tree contains.
 
     Args:
-        kind: the schema's format.
+        format: the schema's format.
         tree: the part of it that is read.
     """
-    return kind, avro.wrapped_schema(whole) if kind == "avro" else "", repr(tree)
+    return format, avro.wrapped_schema(whole) if format == "avro" else "", repr(tree)
 
 
 def _joined(trees: Mapping[WriterSchema, Tree], column_of: Callable[[str], str | None]) -> dict[WriterSchema, Tree]:
@@ -306,18 +306,18 @@ def _with_decoded(
     which = f"{prefix}which"
     records = records.withColumn(which, by_name(certain, named, _WHICH_TYPE))
     each, columns, read = [], dict[str, Column](), dict[str, Column]()
-    for number, (kind, whole, tree) in trees.items():
+    for number, (format, whole, tree) in trees.items():
         column = f"{prefix}{number}"
         may_be = F.col(which)["number"] == number
         unsure = [name for name, candidates in ambiguous.items() if number in candidates]
         if unsure:
             may_be = may_be | named.isin(unsure)
-        columns[column] = F.when(may_be, _decoded(kind, body, whole, tree))
-        if kind == "avro":
+        columns[column] = F.when(may_be, _decoded(format, body, whole, tree))
+        if format == "avro":
             each.append(DecodedLayout(tree, avro.value(F.col(column)), avro.is_exact(F.col(column))))
             continue
         # In a column of its own: as an expression, each of a row's fields would contain the whole row.
-        parts = zip(("value", "is_exact"), _read_text(kind, tree, F.col(column)), strict=True)
+        parts = zip(("value", "is_exact"), _read_text(format, tree, F.col(column)), strict=True)
         read[f"{column}_read"] = F.struct(*(part.alias(name) for name, part in parts))
         each.append(DecodedLayout(tree, F.col(f"{column}_read")["value"], F.col(f"{column}_read")["is_exact"]))
     records = records.withColumns(columns) if columns else records
@@ -343,21 +343,21 @@ def _only_fit(each: Sequence[DecodedLayout], candidates: Mapping[int, str]) -> C
     return F.when(F.size(fitting) == 1, fitting[0])
 
 
-def _decoded(kind: str, body: Column, whole: Tree, tree: Tree) -> Column:
-    if kind == "avro":
+def _decoded(format: str, body: Column, whole: Tree, tree: Tree) -> Column:
+    if format == "avro":
         return avro.decoded(body, whole, tree)
     # Spark's readers of texts replace bytes that are not UTF-8.
     text = F.when(F.encode(body.cast("string"), "UTF-8") == body, body.cast("string"))
-    if kind in ("csv", "string"):
+    if format in ("csv", "string"):
         inner = ", ".join(f"{quoted(name)} string" for name in (*field_names(tree), _CORRUPT))
-        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, **_OPTIONS_OF_TEXT[kind]}
+        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, **_OPTIONS_OF_TEXT[format]}
         return F.from_csv(text, inner, options)
-    return json_format.decoded(text, tree, kind)
+    return json_format.decoded(text, tree, format)
 
 
-def _read_text(kind: str, tree: Tree, struct: Column) -> tuple[Column, Column]:
-    if kind in ("csv", "string"):
+def _read_text(format: str, tree: Tree, struct: Column) -> tuple[Column, Column]:
+    if format in ("csv", "string"):
         # It is exact if the text has as many values as there are columns.
         value = F.struct(*(struct[name].alias(name) for name in field_names(tree)))
         return value, struct.isNotNull() & struct[_CORRUPT].isNull()
-    return json_format.value(struct, tree, kind), json_format.is_exact(struct, tree, kind)
+    return json_format.value(struct, tree, format), json_format.is_exact(struct, tree, format)

@@ -143,9 +143,9 @@ def _texts_of_items(tree: Tree, items: Column) -> Iterator[Column]:
         yield F.transform(items, lambda item: F.concat_ws(",", *_texts(tree, item)))
 
 
-def plain_type(kind: str) -> str:
+def plain_type(spark_type: str) -> str:
     """A Spark type's name in comparable form: no spaces, no quotes."""
-    return kind.replace(" ", "").replace("`", "")
+    return spark_type.replace(" ", "").replace("`", "")
 
 
 def wider(spark_type: str, other: str) -> str | None:
@@ -165,7 +165,7 @@ def wider(spark_type: str, other: str) -> str | None:
 
 def same_key(columns: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str] | None:
     """The columns, name to Spark type, of a primary key that both describe; none if they are two keys."""
-    merged = {name: wide for name, kind in other.items() if (wide := wider(columns.get(name, ""), kind))}
+    merged = {name: wide for name, spark_type in other.items() if (wide := wider(columns.get(name, ""), spark_type))}
     return merged if columns.keys() == other.keys() == merged.keys() else None
 
 
@@ -210,11 +210,11 @@ def _decimal_of_json(size: tuple[int, int] | None, scale: int) -> TypeMapping:
     return TypeMapping(target, convert, problem=_misfit(target, convert))
 
 
-def _misfit(kind: str, convert: Callable[[Column], Column]) -> Callable[[Column, str], Column]:
+def _misfit(spark_type: str, convert: Callable[[Column], Column]) -> Callable[[Column, str], Column]:
     """The problem that a value is null after it is converted."""
 
     def problem(column: Column, path: str) -> Column:
-        message = f"the column `{path}` has a value that does not fit {kind}, its declared type"
+        message = f"the column `{path}` has a value that does not fit {spark_type}, its declared type"
         return F.when(column.isNotNull() & convert(column).isNull(), F.lit(message))
 
     return problem
@@ -308,13 +308,13 @@ def _small(column: Column) -> Column:
 
 
 def _in_calendar(
-    kind: str, convert: Callable[[Column], Column], is_finer: Callable[[Column], Column] | None = None
+    spark_type: str, convert: Callable[[Column], Column], is_finer: Callable[[Column], Column] | None = None
 ) -> TypeMapping:
     """A date or timestamp: null if `convert` returns null; `is_finer` if it has digits beyond microseconds."""
     if is_finer is None:
-        return TypeMapping(kind, convert, (OUT_OF_CALENDAR,), lambda c: convert(c).isNull())
+        return TypeMapping(spark_type, convert, (OUT_OF_CALENDAR,), lambda c: convert(c).isNull())
     losses = (OUT_OF_CALENDAR, BEYOND_MICROSECONDS)
-    return TypeMapping(kind, convert, losses, lambda c: convert(c).isNull() | is_finer(c))
+    return TypeMapping(spark_type, convert, losses, lambda c: convert(c).isNull() | is_finer(c))
 
 
 VARIABLE_SCALE = "io.debezium.data.VariableScaleDecimal"

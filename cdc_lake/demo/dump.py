@@ -157,8 +157,8 @@ def _run(file: Path, command: Sequence[str], folder: Path, stdin: BinaryIO | Non
     )
     if done.returncode:
         output = "\n".join(done.stderr.strip().splitlines()[-5:])
-        todo = "create a portable file with `pg_dump --format=plain --no-owner --no-privileges`"
-        raise ConfigError(str(file), f"{Path(command[0]).name} cannot load it: {output}", todo)
+        cure = "create a portable file with `pg_dump --format=plain --no-owner --no-privileges`"
+        raise ConfigError(str(file), f"{Path(command[0]).name} cannot load it: {output}", cure)
     return done.stderr
 
 

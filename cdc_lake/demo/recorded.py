@@ -291,11 +291,11 @@ def _rows(report: Report) -> Mapping[str, int]:
     Raises:
         CdcLakeError: the run failed.
     """
-    (done,) = report.tables
-    if done.error:
-        todo = "report this with your versions of Java and Spark"
-        raise CdcLakeError(f"the {report.layer} layer", f"it failed: {done.error.message}", todo)
-    return Counter(done.rows)
+    (table_report,) = report.tables
+    if table_report.error:
+        cure = "report this with your versions of Java and Spark"
+        raise CdcLakeError(f"the {report.layer} layer", f"it failed: {table_report.error.message}", cure)
+    return Counter(table_report.rows)
 
 
 def prove(recording: Recording, lake: Path, result: RecordedResult) -> str:

@@ -330,14 +330,14 @@ def shell_line(command: str, flags: Mapping[str, Any]) -> str:
     return " \\\n  ".join(words)
 
 
-def _require(value: str | None, key: str, todo: str) -> str:
+def _require(value: str | None, key: str, cure: str) -> str:
     """The value of a required setting.
 
     Raises:
         ConfigError: it is not set.
     """
     if value is None:
-        raise ConfigError(f"emr.{key}", "it is not set", todo)
+        raise ConfigError(f"emr.{key}", "it is not set", cure)
     return value
 
 

@@ -107,11 +107,11 @@ class Query:
             try:
                 parsed = parser(self.session).parseQuery(text)
             except ParseException as exc:
-                todo = "a model is one SELECT or WITH query, and the job writes its result"
-                raise ModelError(str(self.model.file), f"{what} is a statement that is not a query", todo) from exc
+                cure = "a model is one SELECT or WITH query, and the job writes its result"
+                raise ModelError(str(self.model.file), f"{what} is a statement that is not a query", cure) from exc
             if starts_a_program(parsed):
-                todo = "compute it with Spark's functions, without TRANSFORM, MAP or REDUCE"
-                raise ModelError(str(self.model.file), f"{what} starts a program on executors", todo)
+                cure = "compute it with Spark's functions, without TRANSFORM, MAP or REDUCE"
+                raise ModelError(str(self.model.file), f"{what} starts a program on executors", cure)
             return self.session.sql(text)
 
     @cached_property
@@ -145,8 +145,8 @@ def translated_errors(model: GoldModel) -> Iterator[None]:
     try:
         yield
     except (*_WHILE_IT_RUNS, Py4JJavaError) as exc:
-        todo = "fix the SQL if it is the cause; otherwise run again with --debug to see where it failed"
-        failed = CdcLakeError(str(model.file), f"Spark failed: {first_line(exc)}", todo)
+        cure = "fix the SQL if it is the cause; otherwise run again with --debug to see where it failed"
+        failed = CdcLakeError(str(model.file), f"Spark failed: {first_line(exc)}", cure)
         raise (damage_error(exc, str(model.file)) or failed) from exc
     except PySparkException as exc:
         raise ModelError(str(model.file), f"Spark says: {first_line(exc)}", "fix the SQL") from exc

@@ -35,17 +35,17 @@ class ModelRun:
         session: for this model only while it runs its query, since its source names are temporary views.
     """
 
-    lake_run: OpenRun
+    run: OpenRun
     session: SparkSession
     model: GoldModel
     silver_topics: Sequence[str]
-    done: TableReport
+    report: TableReport
 
     @cached_property
     def gold(self) -> Table[GoldProgress]:
         """The model's table, which may not exist yet."""
         header = self.model.header
-        return self.lake_run.lake.gold(self.session, header.name, header.table)
+        return self.run.lake.gold(self.session, header.name, header.table)
 
     @cached_property
     def query(self) -> Query:
@@ -60,11 +60,11 @@ class ModelRun:
             UnsupportedError: the registry's type does not register schemas.
             InfrastructureError: it does not respond.
         """
-        topic, config = self.model.header.topic, self.lake_run.config
+        topic, config = self.model.header.topic, self.run.config
         if topic is None:
             return None
         for warning in config.kafka.warnings:
-            self.done.warn(warning)
+            self.report.warn(warning)
         address, login = config.kafka.address, broker_login(config.kafka)
         subjects = open_subjects(config.registry)
         return KafkaSink(topic, address, config.kafka.timeout_seconds, subjects, Path(config.gold.schemas), login)
@@ -86,7 +86,7 @@ class RefreshInputs:
     has_changed: bool
 
 
-def refresh(run: ModelRun, inputs: RefreshInputs) -> Commit[GoldProgress]:
+def refresh(model_run: ModelRun, inputs: RefreshInputs) -> Commit[GoldProgress]:
     """Refresh the table, in one commit.
 
     Raises:
@@ -95,30 +95,30 @@ def refresh(run: ModelRun, inputs: RefreshInputs) -> Commit[GoldProgress]:
         ExpectationError: the result fails an expectation with `on_fail: stop`.
         IncompatibleSchemaError: its topic's schema does not fit.
     """
-    query, model = run.query, run.model
-    with run.done.phase("plan"):
+    query, model = model_run.query, model_run.model
+    with model_run.report.phase("plan"):
         views = {alias: source.rows() for alias, source in inputs.sources.items()}
         window = model.header.window
         if window is not None and window.lateness:
             views[WATERMARK] = watermark(views[window.source], window)
         result = query.run(model.text, views, "its SQL")
-        _check_columns(run, result)
-        if run.sink is not None:
-            run.sink.check(run.session, result.schema, keys=model.header.keys, doc=model.header.description)
-        groups = _groups(run, inputs, result)
+        _check_columns(model_run, result)
+        if model_run.sink is not None:
+            model_run.sink.check(model_run.session, result.schema, keys=model.header.keys, doc=model.header.description)
+        groups = _groups(model_run, inputs, result)
     if groups is None:
-        return _refresh_all(run, inputs, result)
-    with run.done.phase("plan"):
-        run.done.count(groups=groups.number)
+        return _refresh_all(model_run, inputs, result)
+    with model_run.report.phase("plan"):
+        model_run.report.count(groups=groups.number)
         if window is not None:
             views[window.source] = groups.in_window(views[window.source], window)
             result = query.run(model.text, views, "its SQL")
-    return _refresh_groups(run, inputs, groups, groups.rows_in(result))
+    return _refresh_groups(model_run, inputs, groups, groups.rows_in(result))
 
 
-def _groups(run: ModelRun, inputs: RefreshInputs, result: DataFrame) -> Groups | None:
+def _groups(model_run: ModelRun, inputs: RefreshInputs, result: DataFrame) -> Groups | None:
     """The groups to refresh; none to refresh the whole table."""
-    header, before = run.model.header, inputs.before
+    header, before = model_run.model.header, inputs.before
     if header.refresh == "full" or before is None or before.model != inputs.next_progress.model:
         return None
     if before.versions.keys() != inputs.next_progress.versions.keys():
@@ -131,7 +131,7 @@ def _groups(run: ModelRun, inputs: RefreshInputs, result: DataFrame) -> Groups |
     if not all(source.progress.keys for source in inputs.sources.values()):
         return None  # silver was created or repaired by hand, and its keys are not known yet
     if another := sorted(alias for alias, source in inputs.sources.items() if not _is_read(source, before)):
-        run.done.warn(
+        model_run.report.warn(
             f"full refresh: silver's history of {', '.join(another)} differs from the one that gold was computed from, "
             "as after a restore from a backup"
         )
@@ -139,9 +139,9 @@ def _groups(run: ModelRun, inputs: RefreshInputs, result: DataFrame) -> Groups |
     if not changed:  # a restore brought back the version that was read, or only progress changed
         return Groups.of(result.select(*map(quoted, header.group_columns)).limit(0), result)
     try:
-        return touched_groups(run.query, inputs.sources, before.versions, inputs.gold.read(), result)
+        return touched_groups(model_run.query, inputs.sources, before.versions, inputs.gold.read(), result)
     except ExpiredError as error:
-        run.done.warn(f"full refresh: {error}")
+        model_run.report.warn(f"full refresh: {error}")
         return None
 
 
@@ -157,53 +157,55 @@ def _is_read(source: Source, before: GoldProgress) -> bool:
     return progress is not None and progress.nonce == before.nonces[source.id]
 
 
-def _refresh_all(run: ModelRun, inputs: RefreshInputs, result: DataFrame) -> Commit[GoldProgress]:
+def _refresh_all(model_run: ModelRun, inputs: RefreshInputs, result: DataFrame) -> Commit[GoldProgress]:
     """Replace all rows with the model's result."""
     rows = result.persist()
     try:
-        rows, count = _check_rows(run, rows)
-        _before_write(run, inputs)
-        with run.done.phase("write"), translated_errors(run.model):
-            commit = inputs.gold.overwrite(_with_key(rows, run.model), inputs.next_progress)
+        rows, count = _check_rows(model_run, rows)
+        _before_write(model_run, inputs)
+        with model_run.report.phase("write"), translated_errors(model_run.model):
+            commit = inputs.gold.overwrite(_with_key(rows, model_run.model), inputs.next_progress)
     finally:
         result.unpersist()
     failpoints.reach("gold.after_overwrite", batch=inputs.next_progress.commit)
-    run.done.count(written=count)
+    model_run.report.count(written=count)
     return commit
 
 
-def _refresh_groups(run: ModelRun, inputs: RefreshInputs, groups: Groups, result: DataFrame) -> Commit[GoldProgress]:
+def _refresh_groups(
+    model_run: ModelRun, inputs: RefreshInputs, groups: Groups, result: DataFrame
+) -> Commit[GoldProgress]:
     """Replace the rows of some groups with the model's result."""
     made = result.persist()
-    gold, keys = inputs.gold, run.model.header.keys
+    gold, keys = inputs.gold, model_run.model.header.keys
     try:
-        rows, _ = _check_rows(run, made)
+        rows, _ = _check_rows(model_run, made)
         stored = groups.rows_in(gold.read())
         if not set(groups.names) <= set(keys):
-            _check_keys_across_groups(run, rows, groups.rows_outside(gold.read()))
-        with run.done.phase("check"), translated_errors(run.model):
+            _check_keys_across_groups(model_run, rows, groups.rows_outside(gold.read()))
+        with model_run.report.phase("check"), translated_errors(model_run.model):
             vanished = null_safe_join(stored, rows, keys, "left_anti")
             new = rows if _has_map(rows) else null_safe_join(rows, stored, rows.columns, "left_anti")
             both = new.withColumn(DELETE, F.lit(False)).unionByName(vanished.withColumn(DELETE, F.lit(True)))
             # Not a cache, which Spark may compute again: a model may have rand() or a clock.
-            changes = Changes.of(_with_key(both, run.model).localCheckpoint(eager=False), keys)
+            changes = Changes.of(_with_key(both, model_run.model).localCheckpoint(eager=False), keys)
             counts = {row[DELETE]: row["count"] for row in changes.rows.groupBy(DELETE).count().collect()}
-        _before_write(run, inputs)
-        with run.done.phase("write"), translated_errors(run.model):
+        _before_write(model_run, inputs)
+        with model_run.report.phase("write"), translated_errors(model_run.model):
             next_progress = inputs.next_progress
             commit = gold.merge(changes, next_progress) if counts else gold.advance(next_progress)
             for note in commit.notes:
-                run.done.warn(note)
+                model_run.report.warn(note)
     finally:
         made.unpersist()
     failpoints.reach("gold.after_merge", batch=inputs.next_progress.commit)
-    run.done.count(written=counts.get(False, 0), removed=counts.get(True, 0))
+    model_run.report.count(written=counts.get(False, 0), removed=counts.get(True, 0))
     return commit
 
 
-def _before_write(run: ModelRun, inputs: RefreshInputs) -> None:
+def _before_write(model_run: ModelRun, inputs: RefreshInputs) -> None:
     failpoints.reach("gold.after_plan", batch=inputs.next_progress.commit)
-    run.lake_run.leases.check(run.done.table)
+    model_run.run.leases.check(model_run.report.table)
 
 
 def _with_key(rows: DataFrame, model: GoldModel) -> DataFrame:
@@ -217,7 +219,7 @@ def _has_map(rows: DataFrame) -> bool:
     return any("map<" in kind for _, kind in rows.dtypes)
 
 
-def _check_columns(run: ModelRun, rows: DataFrame) -> None:
+def _check_columns(model_run: ModelRun, rows: DataFrame) -> None:
     """Check that the result has the keys and groups, can be partitioned, and has names that Delta accepts: its own
     error does not name the column.
 
@@ -225,7 +227,7 @@ def _check_columns(run: ModelRun, rows: DataFrame) -> None:
         ModelError: it does not.
         ConfigError: it cannot be partitioned.
     """
-    model, columns = run.model, rows.columns
+    model, columns = model_run.model, rows.columns
     unnamed = [name for name in columns if name_problem(name)]
     if unnamed:
         what = f"columns of the result need a name of letters and digits: {', '.join(unnamed)}"
@@ -241,21 +243,21 @@ def _check_columns(run: ModelRun, rows: DataFrame) -> None:
     check_partitions(str(model.file), storage, dict(rows.dtypes), keys, "correct `partition_by` in the model's `table`")
 
 
-def _check_rows(run: ModelRun, rows: DataFrame) -> tuple[DataFrame, int]:
+def _check_rows(model_run: ModelRun, rows: DataFrame) -> tuple[DataFrame, int]:
     """The rows that are not rejected, and their number, after all checks of the header.
 
     Raises:
         KeyConstraintError: a key is null, or in several rows.
         ExpectationError: rows fail an expectation with `on_fail: stop`.
     """
-    model = run.model
+    model = model_run.model
     names, expectations = model.header.keys, model.header.expectations
-    with run.done.phase("check"), translated_errors(model):
+    with model_run.report.phase("check"), translated_errors(model):
         for expectation in expectations:
             refuse_query(rows, expectation.holds, str(model.file), ModelError)
         if expectations:
             unmet = rows.agg(*(F.count_if(~is_met(one)).alias(one.name) for one in expectations)).collect()[0]
-            check_expectations(run.done, expectations, unmet.asDict())
+            check_expectations(model_run.report, expectations, unmet.asDict())
         rejecting = (is_met(one) for one in expectations if one.on_fail == "reject")
         kept = rows.where(reduce(and_, rejecting, F.lit(True)))
         keys = [F.col(quoted(name)) for name in names]
@@ -276,19 +278,19 @@ def _check_rows(run: ModelRun, rows: DataFrame) -> tuple[DataFrame, int]:
     return kept, totals["rows"] or 0
 
 
-def _check_keys_across_groups(run: ModelRun, rows: DataFrame, other_rows: DataFrame) -> None:
+def _check_keys_across_groups(model_run: ModelRun, rows: DataFrame, other_rows: DataFrame) -> None:
     """Check that no key is in a refreshed group and in another one.
 
     Raises:
         KeyConstraintError: one is.
     """
-    header = run.model.header
-    with run.done.phase("check"), translated_errors(run.model):
+    header = model_run.model.header
+    with model_run.report.phase("check"), translated_errors(model_run.model):
         repeated = null_safe_join(rows, other_rows, header.keys, "left_semi").count()
     if repeated:
         raise KeyConstraintError(
             header.name,
             f"{repeated} keys ({', '.join(header.keys)}) are in several rows of different groups "
             f"({', '.join(header.group_columns)}); nothing was written",
-            f"fix the query or `touched`, or list in `keys` the columns that identify a row ({run.model.file})",
+            f"fix the query or `touched`, or list in `keys` the columns that identify a row ({model_run.model.file})",
         )

@@ -59,21 +59,21 @@ class _GoldLayer(Layer):
         """Begin a run; see `run_gold`."""
         run = Run.begin(config, Report(layer="gold"))
         folder = Path(config.gold.models)
-        todo = "see --model, and `gold.models` in the settings"
-        names = select(models, model_names(folder), f"model in {folder}", todo)
+        cure = "see --model, and `gold.models` in the settings"
+        names = select(models, model_names(folder), f"model in {folder}", cure)
         chosen = {name: read_model(folder / f"{name}.sql") for name in names}
         for name, model in chosen.items():
             check_has_lease(config.lake.lease, name, model.header.table)
         return cls(run, scheduler.files(run.lake), names, chosen)
 
     def work(self, run: OpenRun) -> "_GoldWork":
-        return _GoldWork(run, self.models, run.lake.names(run.storage, "silver"))
+        return _GoldWork(run, self.models, run.lake.names(run.files, "silver"))
 
     def before_report(self) -> None:
         reach("gold.before_report")
 
-    def new_data(self, done: TableReport) -> NewData | None:
-        model, lake, files = self.models[done.table], self.run.lake, self.files
+    def new_data(self, report: TableReport) -> NewData | None:
+        model, lake, files = self.models[report.table], self.run.lake, self.files
         header = model.header
         before = lake.newest_gold(files, header.name, header.table)
         if before is None:
@@ -88,8 +88,8 @@ class _GoldLayer(Layer):
             if len(sizes) <= len(sources):
                 return None
             return NewData(max(sum(sizes[1:]) // _BYTES_OF_A_ROW, 1), sizes[0])
-        done.version_before = done.version_after = before.version
-        done.consumed_from = done.consumed_to = before.progress.sources
+        report.version_before = report.version_after = before.version
+        report.consumed_from = report.consumed_to = before.progress.sources
         return NewData(0)
 
 
@@ -110,60 +110,62 @@ class _GoldWork(Work):
     models: Mapping[str, GoldModel]
     silver_topics: Sequence[str]
 
-    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        run = ModelRun(self.run, sibling(spark), self.models[done.table], self.silver_topics, done)
-        self.run.leases.recover(run.gold, done)
-        inputs = _inputs(run)
+    def process_next(self, spark: SparkSession, report: TableReport) -> bool:
+        model_run = ModelRun(self.run, sibling(spark), self.models[report.table], self.silver_topics, report)
+        self.run.leases.recover(model_run.gold, report)
+        inputs = _inputs(model_run)
         if inputs.has_changed:
             stored_bytes = sum(source.silver.size() for source in {s.id: s for s in inputs.sources.values()}.values())
-            with planned_for(run.session, rows=stored_bytes // _BYTES_OF_A_ROW):
-                commit = refresh(run, inputs)
-            _report_commit(done, commit)
-        if run.sink is not None and is_due(run.model.header, inputs.gold.progress()):
-            with done.phase("send"):
-                _report_commit(done, send_due(inputs.gold, run.model.header, run.sink, self.run.id, done))
+            with planned_for(model_run.session, rows=stored_bytes // _BYTES_OF_A_ROW):
+                commit = refresh(model_run, inputs)
+            _report_commit(report, commit)
+        header = model_run.model.header
+        if model_run.sink is not None and is_due(header, inputs.gold.progress()):
+            with report.phase("send"):
+                sent = send_due(inputs.gold, header, model_run.sink, self.run.id, report)
+            _report_commit(report, sent)
         return False
 
 
-def _report_commit(done: TableReport, commit: Commit[GoldProgress]) -> None:
-    done.status, done.batches = "ok", 1
-    done.consumed_to, done.version_after = commit.progress.sources, commit.version
+def _report_commit(report: TableReport, commit: Commit[GoldProgress]) -> None:
+    report.status, report.batches = "ok", 1
+    report.consumed_to, report.version_after = commit.progress.sources, commit.version
 
 
-def _inputs(run: ModelRun) -> RefreshInputs:
-    done, gold = run.done, run.gold
-    with done.phase("plan"):
+def _inputs(model_run: ModelRun) -> RefreshInputs:
+    report, gold = model_run.report, model_run.gold
+    with report.phase("plan"):
         # Before the sources, so that a concurrent commit is noticed, not overwritten from an older silver.
-        before = _progress(gold, done)
-        sources = _sources(run)
-        next_progress = _following(run, before, sources.values())
-        done.version_before = done.version_after = gold.version() if before else None
-    done.consumed_from = done.consumed_to = before.sources if before else {}
+        before = _progress(gold, report)
+        sources = _sources(model_run)
+        next_progress = _following(model_run, before, sources.values())
+        report.version_before = report.version_after = gold.version() if before else None
+    report.consumed_from = report.consumed_to = before.sources if before else {}
     read = {source.id: source.progress for source in sources.values()}
     return RefreshInputs(
-        gold, sources, before, next_progress, before is None or not _is_made_from(before, read, run.model)
+        gold, sources, before, next_progress, before is None or not _is_made_from(before, read, model_run.model)
     )
 
 
-def _progress(gold: Table[GoldProgress], done: TableReport) -> GoldProgress | None:
+def _progress(gold: Table[GoldProgress], report: TableReport) -> GoldProgress | None:
     """Gold's progress; nothing consumed, if there are commits and none has progress."""
     try:
         return gold.progress()
     except NoProgressError as error:
-        done.warn(f"{error.what}; the table is rebuilt")
+        report.warn(f"{error.what}; the table is rebuilt")
         return GoldProgress(run_id="", commit=gold.version() + 1)  # no commit of cdc_lake has a higher number
 
 
-def _sources(run: ModelRun) -> dict[str, Source]:
+def _sources(model_run: ModelRun) -> dict[str, Source]:
     """The model's silver tables by alias, each pinned to one version; a table with several aliases is pinned once.
 
     Raises:
         UnknownTableError: silver does not have one; the message names the nearest.
     """
-    topics_of, lake = run.model.header.topics, run.lake_run.lake
-    todo = f"run the silver job first, or correct `sources` in {run.model.file}"
-    topics = select(list(topics_of.values()), run.silver_topics, f"table in {lake.folder('silver')}", todo)
-    pinned = {topic: _pinned(lake.silver(topic)[0].open(run.session)) for topic in topics}
+    topics_of, lake = model_run.model.header.topics, model_run.run.lake
+    cure = f"run the silver job first, or correct `sources` in {model_run.model.file}"
+    topics = select(list(topics_of.values()), model_run.silver_topics, f"table in {lake.folder('silver')}", cure)
+    pinned = {topic: _pinned(lake.silver(topic)[0].open(model_run.session)) for topic in topics}
     return {alias: pinned[topic] for alias, topic in topics_of.items()}
 
 
@@ -173,10 +175,10 @@ def _pinned(silver: Table[SilverProgress]) -> Source:
     return Source(silver, silver.id(), progress, version)
 
 
-def _following(run: ModelRun, before: GoldProgress | None, sources: Iterable[Source]) -> GoldProgress:
+def _following(model_run: ModelRun, before: GoldProgress | None, sources: Iterable[Source]) -> GoldProgress:
     read = {source.id: source for source in sources}
     return GoldProgress(
-        run_id=run.lake_run.id,
+        run_id=model_run.run.id,
         follows=before.nonce if before else "",
         epoch=before.epoch if before else 0,
         commit=before.commit + 1 if before else 1,
@@ -185,5 +187,5 @@ def _following(run: ModelRun, before: GoldProgress | None, sources: Iterable[Sou
         epochs={table: source.progress.epoch for table, source in read.items()},
         versions={table: source.version for table, source in read.items()},
         sent=before.sent if before else {},
-        model=run.model.fingerprint,
+        model=model_run.model.fingerprint,
     )

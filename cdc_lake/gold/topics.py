@@ -24,7 +24,7 @@ from cdc_lake.runs.report import TableReport
 from cdc_lake.sinks.avro import topic_schemas
 from cdc_lake.sinks.kafka import KafkaSink
 from cdc_lake.spark.session import build_session
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.contract import Commit, Table
 from cdc_lake.tables.joins import null_safe_join
 from cdc_lake.tables.progress import GoldProgress, Sent
@@ -53,8 +53,8 @@ def subject_schemas(config: Config, patterns: Sequence[str]) -> list[SubjectSche
     """
     files = {file.stem: file for file in sorted(Path(config.gold.schemas).glob("*.avsc"))}
     models = _by_subject(Path(config.gold.models))
-    todo = f"write it to {config.gold.schemas}/<subject>.avsc, or give a model a `topic`"
-    names = select(patterns, sorted({*files, *models}), "schema", todo)
+    cure = f"write it to {config.gold.schemas}/<subject>.avsc, or give a model a `topic`"
+    names = select(patterns, sorted({*files, *models}), "schema", cure)
     derived: Mapping[str, SubjectSchema] = {}
     if tables := {models[name].header.name: models[name] for name in names if name not in files}:
         spark = build_session("cdc_lake schemas", config.max_record_bytes)
@@ -81,7 +81,7 @@ def _derived(
     lake: Lake, settings: GoldConfig, spark: SparkSession, models: Mapping[str, GoldModel]
 ) -> dict[str, SubjectSchema]:
     """The schemas that follow from models' tables, by subject."""
-    select_landed(lake, Storage(spark), list(models), "gold")
+    select_landed(lake, HadoopFiles(spark), list(models), "gold")
     by_subject = {}
     for name, model in models.items():
         header = model.header
@@ -102,7 +102,7 @@ def is_due(header: Header, progress: GoldProgress | None) -> bool:
 
 
 def send_due(
-    gold: Table[GoldProgress], header: Header, sink: KafkaSink, run_id: str, done: TableReport
+    gold: Table[GoldProgress], header: Header, sink: KafkaSink, run_id: str, report: TableReport
 ) -> Commit[GoldProgress]:
     """Send what is due, and commit that it was sent.
 
@@ -115,13 +115,13 @@ def send_due(
     if topic.topic not in progress.sent:
         # Otherwise, if this send dies midway, keys deleted before the next send would get no tombstone.
         progress = gold.advance(_with_sent(progress, topic.topic, run_id, is_whole=False)).progress
-    rows = _due(gold, header.keys, progress.sent[topic.topic], done).persist()
+    rows = _due(gold, header.keys, progress.sent[topic.topic], report).persist()
     try:
         sent = sink.send(rows, keys=header.keys, batch=progress.commit, doc=header.description)
     finally:
         rows.unpersist()
     failpoints.reach("gold.after_send", batch=progress.commit)
-    done.count(sent=sent)
+    report.count(sent=sent)
     return gold.advance(_with_sent(progress, topic.topic, run_id, is_whole=True))
 
 
@@ -129,7 +129,7 @@ def _with_sent(progress: GoldProgress, topic: str, run_id: str, *, is_whole: boo
     return progress.next(run_id, sent={topic: Sent(commit=progress.commit + 1, is_whole=is_whole)})
 
 
-def _due(gold: Table[GoldProgress], keys: Sequence[str], sent: Sent, done: TableReport) -> DataFrame:
+def _due(gold: Table[GoldProgress], keys: Sequence[str], sent: Sent, report: TableReport) -> DataFrame:
     """The rows to send: the table's columns, and `__gone`, whether the key no longer has a row.
 
     A table whose topic cannot be reached gets no new commits, so few commits are ever due at once.
@@ -138,7 +138,7 @@ def _due(gold: Table[GoldProgress], keys: Sequence[str], sent: Sent, done: Table
     try:
         touched = _touched(gold, keys, sent.commit)
     except ExpiredError as error:
-        done.warn(
+        report.warn(
             f"all rows are sent again, because {error.what}; keys deleted since get no tombstone: have consumers "
             "reload from an emptied topic"
         )

@@ -15,7 +15,7 @@ from cdc_lake.lake.side import SideTable
 from cdc_lake.registries.registry import Registry
 from cdc_lake.spark.versions import has_hudi
 from cdc_lake.storage.files import Files
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.contract import P, Table
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.hudi import HudiTable
@@ -134,8 +134,8 @@ class Lake:
         """The schemas in the lake; with a registry, also the registry's."""
         return SchemaFiles(files, self.root, registry)
 
-    def lease(self, storage: Storage, layer: str, table: str, run_id: str, seconds: float) -> Lease:
-        return Lease(storage, self.path(f"_leases/{layer}", table), table, run_id, seconds)
+    def lease(self, files: HadoopFiles, layer: str, table: str, run_id: str, seconds: float) -> Lease:
+        return Lease(files, self.path(f"_leases/{layer}", table), table, run_id, seconds)
 
     def names(self, files: Files, layer: str = "bronze") -> list[str]:
         """The topics with a table of a layer; for gold the models."""
@@ -176,27 +176,27 @@ def missing_rows(bronze: BronzeTable, landed: BronzeProgress, version: int) -> s
     )
 
 
-def check_holds_no_tables(storage: Storage, path: str, table: str) -> None:
+def check_holds_no_tables(files: HadoopFiles, path: str, table: str) -> None:
     """Check that the folder of a table does not contain other tables; see `Lake.check_is_in_no_table`.
 
     Raises:
         ConfigError: it does.
     """
-    if inner := next(_tables_below(storage, path), None):
+    if inner := next(_tables_below(files, path), None):
         raise _nested(table, f"its folder {path} contains the table of `{table.partition('@')[0]}.{inner}`")
 
 
-def _tables_below(storage: Storage, path: str) -> Iterator[str]:
+def _tables_below(files: HadoopFiles, path: str) -> Iterator[str]:
     """The names of the tables below a folder, relative to it. Names that a topic's segment cannot have are skipped, so
     that data files and partitions are not listed.
     """
-    for name in storage.names(path):
+    for name in files.names(path):
         if not _SEGMENT.fullmatch(name) or name in TABLE_FOLDERS:
             continue
-        if storage.holds(f"{path}/{name}", *TABLE_FOLDERS):
+        if files.holds(f"{path}/{name}", *TABLE_FOLDERS):
             yield name
         else:
-            yield from (f"{name}.{below}" for below in _tables_below(storage, f"{path}/{name}"))
+            yield from (f"{name}.{below}" for below in _tables_below(files, f"{path}/{name}"))
 
 
 def _nested(table: str, what: str) -> ConfigError:
@@ -215,26 +215,26 @@ def silver_table(spark: SparkSession, path: str, wanted: StorageConfig) -> Table
         InstallationError: it is a Hudi table, but this Spark has no Hudi.
         UnsupportedError: a newer Hudi release wrote it.
     """
-    todo = (
+    cure = (
         "restore the table's `storage` setting, or move the folder and its side table away: the silver job then "
         "rebuilds the table from bronze"
     )
-    return _table(spark, path, wanted, todo, statistics=(BATCH, "__source_ts_ms"))
+    return _table(spark, path, wanted, cure, statistics=(BATCH, "__source_ts_ms"))
 
 
 def gold_table(spark: SparkSession, path: str, wanted: StorageConfig) -> Table[GoldProgress]:
     """Open a gold table by path; see `silver_table`."""
-    todo = "restore the model's `table` setting, or move the folder away: the gold job then rebuilds the table"
-    return _table(spark, path, wanted, todo)
+    cure = "restore the model's `table` setting, or move the folder away: the gold job then rebuilds the table"
+    return _table(spark, path, wanted, cure)
 
 
 def _table(
-    spark: SparkSession, path: str, wanted: StorageConfig, todo: str, *, statistics: Sequence[str] = ()
+    spark: SparkSession, path: str, wanted: StorageConfig, cure: str, *, statistics: Sequence[str] = ()
 ) -> Table[P]:
-    storage = Storage(spark)
+    files = HadoopFiles(spark)
     for format, mark in _MARKS.items():
-        if format != wanted.format and storage.exists(f"{path}/{mark}"):
-            raise _mismatch(path, f"a {format} table", wanted, todo)
+        if format != wanted.format and files.exists(f"{path}/{mark}"):
+            raise _mismatch(path, f"a {format} table", wanted, cure)
     if wanted.format == "delta":
         delta: DeltaLakeTable[P] = DeltaLakeTable(
             spark,
@@ -246,7 +246,7 @@ def _table(
         )
         partitions = delta.partitioned_by()
         if partitions is not None and partitions != tuple(field.name for field in wanted.partitions):
-            raise _mismatch(path, f"a delta table with the partitions ({', '.join(partitions)})", wanted, todo)
+            raise _mismatch(path, f"a delta table with the partitions ({', '.join(partitions)})", wanted, cure)
         return delta
     if not has_hudi():
         raise InstallationError(
@@ -255,18 +255,18 @@ def _table(
     hudi: HudiTable[P] = HudiTable(
         spark,
         path,
-        kind=wanted.type or "cow",
+        table_type=wanted.type or "cow",
         partitions=wanted.partitions,
         buckets=wanted.buckets,
         table_version=wanted.table_version,
         properties=wanted.properties,
     )
     if (differing := hudi.differing_settings()) is not None:
-        raise _mismatch(path, f"a hudi table whose {differing}", wanted, todo)
+        raise _mismatch(path, f"a hudi table whose {differing}", wanted, cure)
     return hudi
 
 
-def _mismatch(path: str, existing: str, wanted: StorageConfig, todo: str) -> ConfigError:
+def _mismatch(path: str, existing: str, wanted: StorageConfig, cure: str) -> ConfigError:
     by = f"partitioned by ({', '.join(wanted.partition_by)})" if wanted.partition_by else None
     name = " ".join(filter(None, (wanted.format, wanted.type, by)))
-    return ConfigError(path, f"the folder has {existing}, but the settings ask for {name}", todo)
+    return ConfigError(path, f"the folder has {existing}, but the settings ask for {name}", cure)

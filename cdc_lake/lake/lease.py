@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from cdc_lake.errors import InfrastructureError, TableLockedError
 from cdc_lake.points import time_text
 from cdc_lake.storage.exhaustion import exhaustion_error
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 
 logger = logging.getLogger(__name__)
 
@@ -74,8 +74,8 @@ class Lease:
         seconds: the lease expires if it is not renewed for this long.
     """
 
-    def __init__(self, storage: Storage, folder: str, table: str, run_id: str, seconds: float) -> None:
-        self._storage = storage
+    def __init__(self, files: HadoopFiles, folder: str, table: str, run_id: str, seconds: float) -> None:
+        self._files = files
         self._folder = folder
         self._table = table
         self._run_id = run_id
@@ -109,7 +109,7 @@ class Lease:
         try:
             # If another run takes over right after this check, the file below has a lower number and is ignored.
             if not self._is_taken_over():
-                self._storage.replace(self._file(self._number), self._text(is_over=True))
+                self._files.replace(self._file(self._number), self._text(is_over=True))
         except (OSError, Py4JError) as exc:
             logger.warning("%s: cannot release its lease (%s); it will expire", self._table, _message(exc))
 
@@ -138,7 +138,7 @@ class Lease:
         self._number, self._since_ms = newest + 1, _now_ms()
         # A slow run may create a number that was removed meanwhile; the newest file is never removed.
         # Example: this run listed 1; other runs took 2 and 3, and removed 2. It creates 2, and then sees 3.
-        if not self._storage.create_exclusively(self._file(self._number), self._text()) or self._is_taken_over():
+        if not self._files.create_exclusively(self._file(self._number), self._text()) or self._is_taken_over():
             raise self._taken_by(self._newest()[1])
         self._remove_older()
         if holder and holder.until_ms:
@@ -149,7 +149,7 @@ class Lease:
             try:
                 if self._is_taken_over():
                     return  # `check` fails before the next commit
-                self._storage.replace(self._file(self._number), self._text())
+                self._files.replace(self._file(self._number), self._text())
             except (OSError, Py4JError) as exc:
                 logger.warning("%s: cannot renew its lease (%s); retrying", self._table, _message(exc))
 
@@ -163,9 +163,9 @@ class Lease:
             return 0, None
         file = self._file(number)
         try:
-            return number, Holder.model_validate_json(self._storage.first_line(file) or "")
+            return number, Holder.model_validate_json(self._files.first_line(file) or "")
         except ValidationError:
-            modified_ms = self._storage.modified_ms(file)
+            modified_ms = self._files.modified_ms(file)
         if modified_ms is None:  # another run has just taken over and removed it
             return self._newest()
         # The file is being written: a new or renewed file may be empty for a moment. If its writer dies, the lease
@@ -175,18 +175,18 @@ class Lease:
     def _remove_older(self) -> None:
         """Remove the files of earlier leases. If that fails, the next lease removes them; this one is taken already."""
         try:
-            for name, number in self._files().items():
+            for name, number in self._numbers().items():
                 if number < self._number:
-                    self._storage.remove(f"{self._folder}/{name}")
+                    self._files.remove(f"{self._folder}/{name}")
         except (OSError, Py4JError) as exc:
             logger.warning("%s: cannot remove its earlier leases (%s)", self._table, _message(exc))
 
     def _newest_number(self) -> int:
-        return max((number for name, number in self._files().items() if name.endswith(".json")), default=0)
+        return max((number for name, number in self._numbers().items() if name.endswith(".json")), default=0)
 
-    def _files(self) -> dict[str, int]:
-        """The lease's files and their numbers, including incomplete files of killed runs."""
-        matches = (_FILE.fullmatch(name) for name in self._storage.names_with_drafts(self._folder))
+    def _numbers(self) -> dict[str, int]:
+        """The numbers of the lease's files, by name, including incomplete files of killed runs."""
+        matches = (_FILE.fullmatch(name) for name in self._files.names_with_drafts(self._folder))
         return {file[0]: int(file[1]) for file in matches if file}
 
     def _file(self, number: int) -> str:

@@ -27,8 +27,8 @@ class SchemaFiles:
         registry: called once per id and run; None for readers of bronze and of files, which only use fingerprints.
     """
 
-    def __init__(self, storage: Files, root: str, registry: Registry | None = None) -> None:
-        self._storage = storage
+    def __init__(self, files: Files, root: str, registry: Registry | None = None) -> None:
+        self._files = files
         self._folder = f"{root}/_schemas"
         self._registry = registry
         self._asked: dict[tuple[str, str], WriterSchema | None] = {}
@@ -45,7 +45,7 @@ class SchemaFiles:
             DamagedFileError: its file was changed.
         """
         file = self._file(fingerprint)
-        schema = WriterSchema(self._storage.read_text(file))
+        schema = WriterSchema(self._files.read_text(file))
         if schema.fingerprint != fingerprint:
             raise DamagedFileError(file, "the file's content does not match the SHA-256 in its name")
         return schema
@@ -55,7 +55,7 @@ class SchemaFiles:
         if not is_id(kind, schema_id):
             return ()
         current, marker = self._ask(kind, schema_id), f"{self._named.name}/{kind}/{quote(schema_id, safe='')}"
-        known = self._storage.names(f"{self._folder}/ids/{marker}")
+        known = self._files.names(f"{self._folder}/ids/{marker}")
         if current is not None and current.fingerprint not in known:
             self.keep(current, marker)
         before = sorted(set(known) - ({current.fingerprint} if current else set()))
@@ -63,7 +63,7 @@ class SchemaFiles:
 
     def known(self, schema_id: str) -> Sequence[WriterSchema]:
         """The schemas that an id of any kind has named in any registry, without a request to one."""
-        names, ids = self._storage.names, f"{self._folder}/ids"
+        names, ids = self._files.names, f"{self._folder}/ids"
         kinds = [
             f"{ids}/{registry}/{kind}"
             for registry in names(ids)
@@ -75,13 +75,13 @@ class SchemaFiles:
 
     def known_ids(self) -> set[str]:
         """The ids of all kinds that have meant a schema."""
-        names, ids = self._storage.names, f"{self._folder}/ids"
+        names, ids = self._files.names, f"{self._folder}/ids"
         kinds = [f"{ids}/{name}/{kind}" for name in names(ids) if name != _EMBEDDED for kind in names(f"{ids}/{name}")]
         return {unquote(name) for kind in (f"{ids}/{_EMBEDDED}", *kinds) for name in names(kind)}
 
     def embedded(self, name: str) -> WriterSchema | None:
         """The schema embedded in records under this name, if it is stored."""
-        known = self._storage.names(f"{self._folder}/ids/{_EMBEDDED}/{self._checked(name)}")
+        known = self._files.names(f"{self._folder}/ids/{_EMBEDDED}/{self._checked(name)}")
         return self.by_fingerprint(known[0]) if known else None
 
     def keep_embedded(self, name: str, schema: WriterSchema) -> WriterSchema:
@@ -89,9 +89,9 @@ class SchemaFiles:
 
     def keep(self, schema: WriterSchema, marker: str | None = None) -> WriterSchema:
         """Store a schema, and under `_schemas/ids` the id that names it."""
-        self._storage.write_once(self._file(schema.fingerprint), schema.text)
+        self._files.write_once(self._file(schema.fingerprint), schema.text)
         if marker:
-            self._storage.write_once(f"{self._folder}/ids/{marker}/{schema.fingerprint}", "")
+            self._files.write_once(f"{self._folder}/ids/{marker}/{schema.fingerprint}", "")
         return schema
 
     def restore(self) -> dict[str, bool]:
@@ -101,22 +101,22 @@ class SchemaFiles:
             These files -> whether the registry still has the schema.
         """
         ids, in_registry = f"{self._folder}/ids/{self._named.name}", dict[str, bool]()
-        for kind in self._storage.names(ids):
-            for schema_id in self._storage.names(f"{ids}/{kind}"):
-                for fingerprint in self._storage.names(f"{ids}/{kind}/{schema_id}"):
+        for kind in self._files.names(ids):
+            for schema_id in self._files.names(f"{ids}/{kind}"):
+                for fingerprint in self._files.names(f"{ids}/{kind}/{schema_id}"):
                     file = self._file(fingerprint)
                     if in_registry.get(file) or self._is_whole(fingerprint):
                         continue
                     schema = self._ask(kind, unquote(schema_id))
                     in_registry[file] = schema is not None and schema.fingerprint == fingerprint
                     if schema is not None and in_registry[file]:
-                        self._storage.remove(file)
+                        self._files.remove(file)
                         self.keep(schema)
         return in_registry
 
     def _is_whole(self, fingerprint: str) -> bool:
         try:
-            return self._storage.exists(self._file(fingerprint)) and bool(self.by_fingerprint(fingerprint))
+            return self._files.exists(self._file(fingerprint)) and bool(self.by_fingerprint(fingerprint))
         except DamagedFileError:
             return False
 
@@ -131,8 +131,8 @@ class SchemaFiles:
         if not asked or any(self._ask(*kind_and_id) for kind_and_id in asked):
             return
         ids = f"{self._folder}/ids/{self._named.name}"
-        for kind in self._storage.names(ids):
-            for name in self._storage.names(f"{ids}/{kind}")[:1]:
+        for kind in self._files.names(ids):
+            for name in self._files.names(f"{ids}/{kind}")[:1]:
                 if self._ask(kind, unquote(name)):
                     return
         unknown = ", ".join(schema_id for _, schema_id in list(asked)[:5])

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.columns import DELETE, REJECTED_ENTRY, SIDE, SIDE_KINDS
 from cdc_lake.errors import DamagedFileError, TableLockedError
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.delta_write import DEFAULTS, USER_METADATA, committing
 from cdc_lake.tables.newest import LOG_FOLDER
@@ -42,7 +42,7 @@ class SideTable:
             DamagedFileError: the pinned version is missing.
         """
         if pin is None:
-            nothing = [F.lit(None).cast(kind).alias(name) for name, kind in SIDE.items()]
+            nothing = [F.lit(None).cast(spark_type).alias(name) for name, spark_type in SIDE.items()]
             return self._spark.range(0).select(*nothing).where(F.lit(False))
         head = self._newest(pin)
         try:
@@ -151,7 +151,7 @@ class SideTable:
 
     def _check_files(self, pin: SidePin, entries: DataFrame) -> None:
         """Check that an older version's files were not vacuumed, which a scan would report much later."""
-        names = Storage(self._spark).names(self.path)
+        names = HadoopFiles(self._spark).names(self.path)
         if {file.rpartition("/")[2] for file in entries.inputFiles()} - set(names):
             raise self._lost(f"files of version {pin.version} were vacuumed")
 

@@ -13,7 +13,7 @@ from cdc_lake.lake.side import SideTable
 from cdc_lake.runs.context import OpenRun, Run, Work, check_has_lease, gold_storage, select_landed
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.contract import Table
 
 
@@ -54,7 +54,7 @@ class _MaintainedTable:
 def _maintained_tables(run: OpenRun, layer: Layer, tables: Sequence[str]) -> Mapping[str, _MaintainedTable]:
     lake = run.lake
     if layer == "silver":
-        targets = lake.silver_tables(select_landed(lake, run.storage, tables))
+        targets = lake.silver_tables(select_landed(lake, run.files, tables))
         for name, target in targets.items():
             check_has_lease(run.config.lake.lease, name, target.storage)
         return {name: _MaintainedTable(target.open, target.path, target.side) for name, target in targets.items()}
@@ -63,7 +63,7 @@ def _maintained_tables(run: OpenRun, layer: Layer, tables: Sequence[str]) -> Map
             partial(_open_gold, run, name) if layer == "gold" else partial(lake.bronze, topic=name),
             lake.path(layer, name),
         )
-        for name in select_landed(lake, run.storage, tables, layer)
+        for name in select_landed(lake, run.files, tables, layer)
     }
 
 
@@ -78,22 +78,23 @@ class _Maintain(Work):
     run: OpenRun
     tables: Mapping[str, _MaintainedTable]
 
-    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        maintained = self.tables[done.table]
+    def process_next(self, spark: SparkSession, report: TableReport) -> bool:
+        maintained = self.tables[report.table]
         table = maintained.open(spark)
-        self.run.leases.recover(table, done)
+        self.run.leases.recover(table, report)
         if not table.exists():
             return False
-        done.version_before = table.version()
+        report.version_before = table.version()
         for path in filter(None, (maintained.path, maintained.side)):
-            check_holds_no_tables(Storage(spark), path, done.table)
-        self.run.leases.check(done.table)
-        with done.phase("maintain"):
-            done.count(**table.maintain())
+            check_holds_no_tables(HadoopFiles(spark), path, report.table)
+        self.run.leases.check(report.table)
+        with report.phase("maintain"):
+            report.count(**table.maintain())
         if maintained.side is not None:
             progress = table.progress()
-            with done.phase("side"):
-                done.count(bytes_removed=SideTable(spark, maintained.side).vacuum(progress.side if progress else None))
-        done.version_after = table.version()
-        done.status = "ok" if any(done.rows.values()) else "unchanged"
+            side = SideTable(spark, maintained.side)
+            with report.phase("side"):
+                report.count(bytes_removed=side.vacuum(progress.side if progress else None))
+        report.version_after = table.version()
+        report.status = "ok" if any(report.rows.values()) else "unchanged"
         return False

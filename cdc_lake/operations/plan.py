@@ -30,7 +30,7 @@ from cdc_lake.silver.evolution import LayoutChange, check_steps, evolve_layout
 from cdc_lake.silver.table import SilverTable
 from cdc_lake.sources.logs import TopicLog, TopicSource, count_offsets, offsets_of
 from cdc_lake.spark.session import build_session, is_little
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.contract import progress_of
 
 
@@ -116,8 +116,8 @@ def plan(
         InfrastructureError, ConfigError: Kafka does not respond, and there is no bronze table to show.
     """
     session = spark = spark or build_session("cdc_lake plan", config.max_record_bytes)
-    storage, lake = Storage(session), lake_of(config)
-    landed, view = lake.names(storage), SourceView.of(config, lambda: session, source)
+    files, lake = HadoopFiles(session), lake_of(config)
+    landed, view = lake.names(files), SourceView.of(config, lambda: session, source)
     run_plan, every = Plan(warnings=config.lake.warnings), sorted({*landed, *view.topics})
     if view.error is None:
         topics = select(tables, every, "topic or bronze table", "name a topic of Kafka")
@@ -140,7 +140,7 @@ def plan(
         if topic in landed:
             run_plan.warnings += look.warnings()
             run_plan.tables += [look.silver(target) for target in lake.silver(topic)]
-    leases = {layer: Leases(lake, config.lake.lease, storage, "", layer) for layer in ("bronze", "silver")}
+    leases = {layer: Leases(lake, config.lake.lease, files, "", layer) for layer in ("bronze", "silver")}
     for table in run_plan.tables:
         holder = leases[table.layer].holder(table.table)
         table.held_by = str(holder) if holder else None
@@ -174,13 +174,13 @@ class _TopicPlanner:
         table_plan = TablePlan(
             table=self.topic, layer="bronze", what="unknown: Kafka does not respond, or does not have the topic"
         )
-        storage = Storage(self.spark)
+        files = HadoopFiles(self.spark)
         table = self.lake.bronze(self.spark, self.topic)
         try:
-            self.lake.check_is_in_no_table(storage, "bronze", self.topic)
+            self.lake.check_is_in_no_table(files, "bronze", self.topic)
             progress = table.progress()
             if progress is None:
-                check_holds_no_tables(storage, table.path, self.topic)
+                check_holds_no_tables(files, table.path, self.topic)
         except ConfigError as error:
             table_plan.what = "nothing"
             table_plan.refused.append(str(error))
@@ -267,8 +267,8 @@ class _TopicPlanner:
         try:
             sent = sent_columns([], [schema], schema)
         except SchemaError as exc:
-            todo = "fix the schema in the registry, or its records will be quarantined"
-            raise UnsupportedError(f"{self.topic}{VALUE_SUFFIX}, version {self.newest.number}", str(exc), todo) from exc
+            cure = "fix the schema in the registry, or its records will be quarantined"
+            raise UnsupportedError(f"{self.topic}{VALUE_SUFFIX}, version {self.newest.number}", str(exc), cure) from exc
         return evolve_layout(
             table.name, sent, stored=after.layout, retired=after.retired, column_mapping=table.column_mapping
         )

@@ -26,7 +26,7 @@ from cdc_lake.points import milliseconds
 from cdc_lake.runs.context import lake_of, select_landed
 from cdc_lake.silver.events import kafka_position
 from cdc_lake.spark.session import build_session
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.contract import progress_of
 
 COORDINATES = ("topic", "generation", "partition", "offset")
@@ -256,7 +256,7 @@ def list_quarantined(
     """
     spark = spark or build_session("cdc_lake quarantine", config.max_record_bytes)
     listing, lake = QuarantineListing(), lake_of(config)
-    for topic in select_landed(lake, Storage(spark), tables):
+    for topic in select_landed(lake, HadoopFiles(spark), tables):
         rows = selected(lake, topic, spark, selection).select(
             F.struct(*COORDINATES).alias("at"),
             kafka_position().alias("place"),

@@ -24,7 +24,7 @@ from cdc_lake.runs.context import lake_of, select_landed
 from cdc_lake.silver.events import events, kafka_position
 from cdc_lake.silver.table import SilverTable
 from cdc_lake.spark.session import build_session
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 
 _SHOWN_BYTES = 256
 """How many bytes of a key or a value are shown."""
@@ -105,9 +105,9 @@ def show_quarantined(
         UnknownTableError: a name or glob matches no bronze table.
     """
     spark = spark or build_session("cdc_lake quarantine", config.max_record_bytes)
-    storage, lake, of_files = Storage(spark), lake_of(config), bool(config.files.root)
+    files, lake, of_files = HadoopFiles(spark), lake_of(config), bool(config.files.root)
     records: list[QuarantinedRecord] = []
-    for topic in select_landed(lake, storage, tables):
+    for topic in select_landed(lake, files, tables):
         if len(records) < limit:
             rows = selected(lake, topic, spark, selection).orderBy(kafka_position()).limit(limit - len(records))
             records += _read_records(lake, topic, config.table(topic), spark, rows, of_files=of_files)
@@ -117,7 +117,7 @@ def show_quarantined(
 def _read_records(
     lake: Lake, topic: str, settings: TableConfig, spark: SparkSession, rows: DataFrame, *, of_files: bool
 ) -> list[QuarantinedRecord]:
-    files, rows = lake.schema_files(Storage(spark)), rows.localCheckpoint()
+    schema_files, rows = lake.schema_files(HadoopFiles(spark)), rows.localCheckpoint()
     typed = _typed_rows(lake, topic, settings, spark, rows.where(F.col("error.stage") == REJECTED_STAGE))
     of_kafka = {"timestamp": "kafka_timestamp", "key": "raw_key", "value": "raw_value"}
     records = rows.withColumns({name: F.col(column) for name, column in of_kafka.items()})
@@ -145,8 +145,8 @@ def _read_records(
             reason=row["error"]["message"],
             status="rejected" if row["status"] == "ok" else row["status"],
             headers=[(header["key"], _text_or_hex(header["value"])) for header in row["headers"] or ()],
-            key=_key_or_value(row, "key", files),
-            value=_key_or_value(row, "value", files),
+            key=_key_or_value(row, "key", schema_files),
+            value=_key_or_value(row, "value", schema_files),
             row=typed.get(tuple(row[KAFKA])),
         )
         for row in sorted(collected, key=lambda row: tuple(row[KAFKA]))
@@ -172,7 +172,7 @@ def _typed_rows(
     return {tuple(row[KAFKA]): {name: _truncated(text) for name, text in sent_values(row).items()} for row in sent}
 
 
-def _key_or_value(row: Row, side: Side, files: SchemaFiles) -> KeyOrValue:
+def _key_or_value(row: Row, side: Side, schema_files: SchemaFiles) -> KeyOrValue:
     data, reference = row[f"{side}_body"], row[f"{side}_reference"]
     return KeyOrValue(
         size=row[f"{side}_size"],
@@ -180,22 +180,22 @@ def _key_or_value(row: Row, side: Side, files: SchemaFiles) -> KeyOrValue:
         frame=row[f"{side}_framing"],
         reference=None if reference is None else describe_reference(reference),
         text=None if data is None else _text(bytes(data)),
-        tried=[] if data is None else [_attempt(one, bytes(data)) for one in _schemas(row, side, files)],
+        tried=[] if data is None else [_attempt(one, bytes(data)) for one in _schemas(row, side, schema_files)],
     )
 
 
-def _schemas(row: Row, side: Side, files: SchemaFiles) -> Sequence[WriterSchema]:
+def _schemas(row: Row, side: Side, schema_files: SchemaFiles) -> Sequence[WriterSchema]:
     """The schema that bronze used or, if it found none, all schemas that the reference has had in this lake."""
     fingerprint, reference = row[f"{side}_schema"], row[f"{side}_reference"]
     if fingerprint is not None:
-        return [files.by_fingerprint(fingerprint)]
+        return [schema_files.by_fingerprint(fingerprint)]
     if reference is None:
         return []
     kind, _, name = reference.partition(":")
     if kind == json_format.CONNECT_REFERENCE:
-        embedded = files.embedded(name)
+        embedded = schema_files.embedded(name)
         return [] if embedded is None else [embedded]
-    return files.known(id_of(reference))
+    return schema_files.known(id_of(reference))
 
 
 def _attempt(schema: WriterSchema, data: bytes) -> SchemaAttempt:

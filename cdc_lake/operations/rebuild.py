@@ -85,7 +85,7 @@ def run_rebuild(
     scheduler = scheduler or TableScheduler(spark=spark)
     with scheduler.open(run, layer="silver") as opened:
         lake = opened.lake
-        targets = lake.silver_tables(lake.names(opened.storage))
+        targets = lake.silver_tables(lake.names(opened.files))
         names = select(
             tables, list(targets), f"table in {lake.folder('silver')}", "see `storage` in the settings of its topic"
         )
@@ -107,49 +107,49 @@ class _Rebuild(Work):
     targets: Mapping[str, SilverTarget]
     options: RebuildOptions
 
-    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        target, lake, leases = self.targets[done.table], self.run.lake, self.run.leases
+    def process_next(self, spark: SparkSession, report: TableReport) -> bool:
+        target, lake, leases = self.targets[report.table], self.run.lake, self.run.leases
         settings = self.run.config.table(target.topic)
-        shown = (self.options.shown or {}).get(done.table)
-        leases.recover(target.open(spark), done)
-        todo = "move its folder and its side table's folder away, then run the silver job, which creates it from bronze"
-        settings.check_has_keys(target.topic, todo)
+        shown = (self.options.shown or {}).get(report.table)
+        leases.recover(target.open(spark), report)
+        cure = "move its folder and its side table's folder away, then run the silver job, which creates it from bronze"
+        settings.check_has_keys(target.topic, cure)
         version = shown.source_version if shown else None
         table, before = SilverTable.open_to_refold(lake, target, spark, settings, version)
         if before is None and not self.options.key:
-            done.warn("the silver table does not exist yet; run the silver job to create it")
+            report.warn("the silver table does not exist yet; run the silver job to create it")
             return False
         if hole := missing_rows(table.bronze, table.landed, table.version):
-            done.warn(hole)
+            report.warn(hole)
         if before and table.bronze.reached_by(before, table.landed) is None and (what := table.missing_records(before)):
-            done.warn(what)
-        done.version_before = table.silver.version() if before else None
-        if shown and shown.version_before != done.version_before:
+            report.warn(what)
+        report.version_before = table.silver.version() if before else None
+        if shown and shown.version_before != report.version_before:
             raise TableLockedError(
-                done.table,
+                report.table,
                 "silver has changed since the differences were shown; nothing was written",
                 "stop the runs that write the table, then run the command again",
             )
-        with done.phase("fold"):
+        with report.phase("fold"):
             key_from = before.key_from if before else None
             if self.options.key:
                 key_from = find_key_change(table, self.options.key)
             current = table.with_current_key(key_from)
-            rebuilt = _RebuiltTable.of(current, done, before, key_from, self.options)
+            rebuilt = _RebuiltTable.of(current, report, before, key_from, self.options)
         try:
-            with done.phase("compare"):
+            with report.phase("compare"):
                 if self.options.key and before is not None:
                     rebuilt.check_complete(former_deletes(table, before, key_from), self.options)
                 rebuilt.compare()
-            done.source_version = table.version
+            report.source_version = table.version
             failpoints.reach("rebuild.after_compare")
             if not (self.options.is_dry or self.options.is_preview):
-                with done.phase("write"):
+                with report.phase("write"):
                     rebuilt.commit(self.run)
-                done.status, done.batches = "ok", 1
+                report.status, report.batches = "ok", 1
         finally:
             rebuilt.rows.unpersist()
-        done.version_after = table.silver.version() if table.silver.exists() else None
+        report.version_after = table.silver.version() if table.silver.exists() else None
         return False
 
 
@@ -165,7 +165,7 @@ class _RebuiltTable:
     """
 
     table: SilverTable
-    done: TableReport
+    report: TableReport
     before: SilverProgress | None
     key_from: KeyFrom | None
     last: int
@@ -176,7 +176,7 @@ class _RebuiltTable:
     def of(
         cls,
         table: SilverTable,
-        done: TableReport,
+        report: TableReport,
         before: SilverProgress | None,
         key_from: KeyFrom | None,
         options: RebuildOptions,
@@ -196,16 +196,16 @@ class _RebuiltTable:
         schemas = batch.find_schemas()
         if schemas is None:
             raise UnsupportedError(table.name, "bronze has no row event up to this point", "name a later point")
-        batch.check_expectations(done)
+        batch.check_expectations(report)
         batch.check_casts()
         if not (options.is_seeded or options.key):
             _check_history(table, schemas, events)
         outcome = fold_events(batch)
         for warning in outcome.warnings_of_comparison():
-            done.warn(warning)
+            report.warn(warning)
         changes = outcome.changes(before.commit + 1 if before else 1)
         rows = _with_changes(table, outcome.schemas, changes) if options.is_seeded else changes.upserts()
-        return cls(table, done, before, key_from, last, outcome, rows.persist())
+        return cls(table, report, before, key_from, last, outcome, rows.persist())
 
     @cached_property
     def stored(self) -> DataFrame:
@@ -248,14 +248,14 @@ class _RebuiltTable:
         what = f"bronze has no complete event with the new key for {number} silver rows, such as {', '.join(some)}"
         if not (options.is_dry or options.accepts_loss):
             raise DataLossError(
-                self.done.table,
+                self.report.table,
                 what,
                 "nothing was written; take a new snapshot of the table, run the bronze job and rebuild again; if "
                 "the source no longer has these rows, drop them with --accept-loss",
             )
-        self.done.count(without_event=number)
-        self.done.examples["without_event"] = some
-        self.done.warn(what)
+        self.report.count(without_event=number)
+        self.report.examples["without_event"] = some
+        self.report.warn(what)
 
     def compare(self) -> None:
         """Count the rows that differ from the stored table, ignoring `__batch`, and add the counts to the report."""
@@ -269,13 +269,13 @@ class _RebuiltTable:
         key = F.coalesce(F.col("was")[KEY], F.col("is_now")[KEY])
         differing = both.select(what.alias("what"), key.alias("key")).where(F.col("what").isNotNull()).persist()
         try:
-            done = self.done
+            report = self.report
             counts: dict[str, int] = {what: number for what, number in differing.groupBy("what").count().collect()}
             numbers = {name: counts.get(name, 0) for name in ("changed", "only_before", "only_after")}
-            done.count(same=self.rows.count() - numbers["changed"] - numbers["only_after"], **numbers)
+            report.count(same=self.rows.count() - numbers["changed"] - numbers["only_after"], **numbers)
             for name in counts:
                 some = differing.where(F.col("what") == name).orderBy("key").limit(_EXAMPLES).collect()
-                done.examples[name] = [row["key"] for row in some]
+                report.examples[name] = [row["key"] for row in some]
         finally:
             differing.unpersist()
 

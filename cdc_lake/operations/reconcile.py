@@ -48,7 +48,7 @@ def run_reconcile(
     run = Run.begin(config, Report(layer="reconcile"))
     scheduler = scheduler or TableScheduler(spark=spark)
     with scheduler.open(run, layer="silver") as opened:
-        targets = run.lake.silver_tables(select_landed(run.lake, opened.storage, tables))
+        targets = run.lake.silver_tables(select_landed(run.lake, opened.files, tables))
         work = _Reconcile(run, targets, scheduler, wait_seconds, keys)
         scheduler.each_table(run.report, list(targets), work, leases=None)
     return run.report
@@ -116,23 +116,23 @@ class _Reconcile(Work):
     wait_seconds: float
     keys: int
 
-    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        target = self.targets[done.table]
+    def process_next(self, spark: SparkSession, report: TableReport) -> bool:
+        target = self.targets[report.table]
         try:
             bronze = self.run.lake.bronze(spark, target.topic)
             if hole := missing_rows(bronze, progress_of(bronze), bronze.version()):
-                done.warn(hole)
+                report.warn(hole)
         except CdcLakeError as error:
-            done.warn(f"bronze's rows were not counted: {error}")
+            report.warn(f"bronze's rows were not counted: {error}")
         with _Snapshot.at(self.run, target, spark) as look:
-            diff = self._compare(look, done)
+            diff = self._compare(look, report)
         silver_lsn = lsn_of_silver(look.rows)
         if diff.counts and self.wait_seconds:
-            with done.phase("recheck"):
-                diff = self._recheck(target, spark, diff, done)
-        done.version_before = done.version_after = look.version
-        done.count(**diff.counts)
-        done.reconciled = ReconcileResult(
+            with report.phase("recheck"):
+                diff = self._recheck(target, spark, diff, report)
+        report.version_before = report.version_after = look.version
+        report.count(**diff.counts)
+        report.reconciled = ReconcileResult(
             source_lsn=_lsn_text(look.source_lsn),
             silver_lsn=None if silver_lsn is None else _lsn_text(silver_lsn),
             columns=dict(look.columns),
@@ -142,35 +142,35 @@ class _Reconcile(Work):
                 for row in diff.first[: self.keys]
             ],
         )
-        done.status = "ok"
+        report.status = "ok"
         if diff.lost_keys:
-            done.warn(
+            report.warn(
                 f"{diff.lost_keys} of the missing keys have dates before 15 October 1582, which Debezium may send as "
                 "other dates, that is, as keys of other rows (docs/reference/types.md)"
             )
         if diff.counts:
-            done.warn(
-                f"the source was read at {done.reconciled.source_lsn}, and silver had changes up to "
-                f"{done.reconciled.silver_lsn or 'no source position'}; the changes between may have been in flight: "
+            report.warn(
+                f"the source was read at {report.reconciled.source_lsn}, and silver had changes up to "
+                f"{report.reconciled.silver_lsn or 'no source position'}; the changes between may have been in flight: "
                 "pass --wait to recheck such keys"
             )
             if silver_lsn is None and not self.run.config.table(target.topic).is_in_log_order:
-                done.warn(
+                report.warn(
                     "silver's events have no position, so their source time orders them. If the source's clock was set "
                     "back, set `merge.order: log` and run `cdc-lake rebuild`"
                 )
-            done.fail(_difference(done.table, diff))
+            report.fail(_difference(report.table, diff))
         return False
 
-    def _compare(self, look: _Snapshot, done: TableReport) -> Differences:
-        with done.phase("ranges"):
+    def _compare(self, look: _Snapshot, report: TableReport) -> Differences:
+        with report.phase("ranges"):
             ranges = differing_ranges(look.source.split, look.silver.sum, look.source.count())
         diff = Differences(look.shared, max(self.keys, _MAX_RECHECKED_KEYS if self.wait_seconds else 0))
         if ranges.differing:
-            with done.phase("rows"):
+            with report.phase("rows"):
                 buckets = RangeBuckets.of(ranges.differing)
                 diff.compare(look.source.rows(buckets), look.silver.rows(buckets, ranges.differing_rows))
-        done.count(
+        report.count(
             source=ranges.source_rows,
             silver=ranges.silver_rows,
             ranges=ranges.compared,
@@ -178,13 +178,15 @@ class _Reconcile(Work):
         )
         surplus = diff.counts["extra"] + diff.counts["repeated"]
         missing = diff.counts["missing"] + diff.losses[QUARANTINED_KEY]
-        check_totals(done.table, ranges.source_rows + surplus, silver=ranges.silver_rows, missing=missing)
+        check_totals(report.table, ranges.source_rows + surplus, silver=ranges.silver_rows, missing=missing)
         return diff
 
-    def _recheck(self, target: SilverTarget, spark: SparkSession, diff: Differences, done: TableReport) -> Differences:
+    def _recheck(
+        self, target: SilverTarget, spark: SparkSession, diff: Differences, report: TableReport
+    ) -> Differences:
         """Recheck the keys that differ until they are equal or the time is up."""
         if diff.counts.total() > len(diff.first):
-            done.warn(f"more keys differ than can be rechecked ({_MAX_RECHECKED_KEYS})")
+            report.warn(f"more keys differ than can be rechecked ({_MAX_RECHECKED_KEYS})")
             return diff
         until = monotonic() + self.wait_seconds
         while diff.counts and (left := until - monotonic()) > 0:
@@ -205,5 +207,5 @@ def _lsn_text(place: int) -> str:
 
 def _difference(table: str, diff: Differences) -> SourceDifferenceError:
     counts = ", ".join(f"{number} {kind}" for kind, number in diff.counts.items())
-    todo = "run `cdc-lake story` for these keys; an incremental snapshot of the table sends missed rows again"
-    return SourceDifferenceError(table, f"silver differs from the source: {counts}", todo)
+    cure = "run `cdc-lake story` for these keys; an incremental snapshot of the table sends missed rows again"
+    return SourceDifferenceError(table, f"silver differs from the source: {counts}", cure)

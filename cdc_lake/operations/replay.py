@@ -72,7 +72,7 @@ def replay_quarantined(
     scheduler = scheduler or TableScheduler(spark=spark)
 
     def work(run: OpenRun) -> _Replay:
-        return _Replay(run, selection, run.lake.schema_files(run.storage, registry))
+        return _Replay(run, selection, run.lake.schema_files(run.files, registry))
 
     return _run_on_bronze(config, tables, report, scheduler, work)
 
@@ -130,7 +130,7 @@ def _run_on_bronze(
         InstallationError: Spark cannot start with the installed packages.
     """
     with scheduler.open(Run.begin(config, report)) as run:
-        topics = select_landed(run.lake, run.storage, tables)
+        topics = select_landed(run.lake, run.files, tables)
         scheduler.each_table(report, topics, work(run), leases=run.leases)
     return report
 
@@ -142,20 +142,20 @@ class _QuarantineWork(Work):
     run: OpenRun
     selection: Selection
 
-    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        table = self.run.lake.bronze(spark, done.table)
+    def process_next(self, spark: SparkSession, report: TableReport) -> bool:
+        table = self.run.lake.bronze(spark, report.table)
         progress = progress_of(table)
-        done.version_before = table.version()
-        self.change(spark, table, progress, done)
-        done.version_after = table.version()
+        report.version_before = table.version()
+        self.change(spark, table, progress, report)
+        report.version_after = table.version()
         return False
 
     @abstractmethod
-    def change(self, spark: SparkSession, table: BronzeTable, progress: BronzeProgress, done: TableReport) -> None:
+    def change(self, spark: SparkSession, table: BronzeTable, progress: BronzeProgress, report: TableReport) -> None:
         """Change the selected rows of a table, with `commit`."""
 
     def commit(
-        self, table: BronzeTable, changes: DataFrame, progress: BronzeProgress, done: TableReport, **following: Any
+        self, table: BronzeTable, changes: DataFrame, progress: BronzeProgress, report: TableReport, **following: Any
     ) -> None:
         """Commit changes of rows.
 
@@ -164,11 +164,11 @@ class _QuarantineWork(Work):
             progress: the table's progress before the commit.
             following: fields of the progress that change.
         """
-        sent = sent_after(self.run.config.dead_letter_topic(done.table), progress)
-        self.run.leases.check(done.table)
-        with done.phase("write"):
+        sent = sent_after(self.run.config.dead_letter_topic(report.table), progress)
+        self.run.leases.check(report.table)
+        with report.phase("write"):
             table.merge(Changes.of(changes, COORDINATES), progress.next(self.run.id, sent=sent, **following))
-        done.status, done.batches = "ok", 1
+        report.status, report.batches = "ok", 1
 
 
 @dataclass(frozen=True)
@@ -177,9 +177,9 @@ class _Replay(_QuarantineWork):
 
     schemas: SchemaFiles
 
-    def change(self, spark: SparkSession, table: BronzeTable, progress: BronzeProgress, done: TableReport) -> None:
-        settings = self.run.config.table(done.table)
-        waiting = selected(self.run.lake, done.table, spark, self.selection)
+    def change(self, spark: SparkSession, table: BronzeTable, progress: BronzeProgress, report: TableReport) -> None:
+        settings = self.run.config.table(report.table)
+        waiting = selected(self.run.lake, report.table, spark, self.selection)
         is_rejected = F.col("error.stage") == REJECTED_STAGE
         records, summary = scan_records(
             _records(waiting.where(~is_rejected)), settings, of_files=bool(self.run.config.files.root)
@@ -188,7 +188,7 @@ class _Replay(_QuarantineWork):
             resolved = resolve_schemas(
                 records,
                 summary,
-                topic=done.table,
+                topic=report.table,
                 files=self.schemas,
                 settings=settings,
                 before=progress,
@@ -201,18 +201,18 @@ class _Replay(_QuarantineWork):
             again = _rechecked_rows(waiting.where(is_rejected), late.columns, batch)
             late = late.unionByName(again, allowMissingColumns=True).persist()
             try:
-                with done.phase("decode"):
+                with report.phase("decode"):
                     replayed, judged = late.agg(F.count("*"), F.count_if(F.size(KEEP) > 0)).collect()[0]
                 if replayed:
-                    self.commit(table, late, progress, done, rows=replayed, key=dict(resolved.key))
+                    self.commit(table, late, progress, report, rows=replayed, key=dict(resolved.key))
             finally:
                 late.unpersist()
             stay = summary.total - (replayed - judged)
             if stay:
-                _warn_remaining(done, decided)
+                _warn_remaining(report, decided)
         finally:
             records.unpersist()
-        done.count(replayed=replayed, **{"still_dropped" if self.selection.dropped else "still_quarantined": stay})
+        report.count(replayed=replayed, **{"still_dropped" if self.selection.dropped else "still_quarantined": stay})
 
 
 def _records(rows: DataFrame) -> DataFrame:
@@ -282,7 +282,7 @@ def _rechecked_rows(rejected: DataFrame, columns: Sequence[str], batch: int) -> 
     )
 
 
-def _warn_remaining(done: TableReport, records: DataFrame) -> None:
+def _warn_remaining(report: TableReport, records: DataFrame) -> None:
     """Warn in the report why records stay quarantined. Columns in: `_with_outcome`'s."""
     # The stored reason is more precise than the new one.
     is_same = F.col("error").isNull() | (F.col("error.stage") == F.col("failed.stage"))
@@ -291,29 +291,29 @@ def _warn_remaining(done: TableReport, records: DataFrame) -> None:
     counted = stay.groupBy("why").agg(F.count("*").alias("n"), F.min("at").alias("at"))
     for row in counted.orderBy(F.desc("n"), "why").limit(_MAX_REASONS).collect():
         why = ": ".join(row["why"])
-        done.warn(f"{row['n']} records stay quarantined, such as {position_text(row['at'])}: {why}")
+        report.warn(f"{row['n']} records stay quarantined, such as {position_text(row['at'])}: {why}")
 
 
 class _Drop(_QuarantineWork):
     """Drops the selected records."""
 
-    def change(self, spark: SparkSession, table: BronzeTable, progress: BronzeProgress, done: TableReport) -> None:
+    def change(self, spark: SparkSession, table: BronzeTable, progress: BronzeProgress, report: TableReport) -> None:
         now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         message = F.concat("error.message", F.lit(f"; dropped {now} by {self.run.report.because}"))
-        rows = selected(self.run.lake, done.table, spark, self.selection).select(
+        rows = selected(self.run.lake, report.table, spark, self.selection).select(
             *(*COORDINATES, NOT_DROPPABLE),
             F.lit("dropped").alias("status"),
             F.col("error").withField("message", message).alias("error"),
         )
         rows.persist()
         try:
-            with done.phase("read"):
+            with report.phase("read"):
                 counts = {row[NOT_DROPPABLE]: row["count"] for row in rows.groupBy(NOT_DROPPABLE).count().collect()}
             dropped = counts.pop(None, 0)
             if dropped:
-                self.commit(table, rows.where(F.col(NOT_DROPPABLE).isNull()).drop(NOT_DROPPABLE), progress, done)
+                self.commit(table, rows.where(F.col(NOT_DROPPABLE).isNull()).drop(NOT_DROPPABLE), progress, report)
         finally:
             rows.unpersist()
         for why, number in counts.items():
-            done.warn(f"{number} records were not dropped: {why}")
-        done.count(dropped=dropped, not_dropped=sum(counts.values()))
+            report.warn(f"{number} records were not dropped: {why}")
+        report.count(dropped=dropped, not_dropped=sum(counts.values()))

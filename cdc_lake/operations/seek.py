@@ -17,7 +17,7 @@ from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.servers import open_source
 from cdc_lake.sources.logs import Span, TopicLog, TopicSource, offsets_of
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.contract import progress_of
 from cdc_lake.tables.progress import BronzeProgress, Gap
 
@@ -53,7 +53,7 @@ def offset_changes(
         InfrastructureError: the source does not respond.
     """
     source, lake = source or open_source(config, lambda: spark), lake_of(config)
-    topics = select_landed(lake, Storage(spark), tables)
+    topics = select_landed(lake, HadoopFiles(spark), tables)
     logs = source.logs(topics)
     changes = []
     for topic in topics:
@@ -106,14 +106,14 @@ class _Seek(Work):
     run: OpenRun
     changes: Sequence[OffsetChange]
 
-    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        table = self.run.lake.bronze(spark, done.table)
+    def process_next(self, spark: SparkSession, report: TableReport) -> bool:
+        table = self.run.lake.bronze(spark, report.table)
         progress = progress_of(table)
-        changes = [change for change in self.changes if change.table == done.table]
+        changes = [change for change in self.changes if change.table == report.table]
         topic_id, position = list(progress.offsets.items())[-1]
         if any(position.get(change.partition, change.offset) != change.offset for change in changes):
-            raise ConfigError(done.table, "bronze has read more records since the preview", "run the command again")
-        done.version_before = table.version()
+            raise ConfigError(report.table, "bronze has read more records since the preview", "run the command again")
+        report.version_before = table.version()
         # Lower offsets were read earlier, or are in a gap.
         read = {change.partition: max(change.offset, progress.reread_to.get(change.partition, 0)) for change in changes}
         reread_to = {**progress.reread_to, **read}
@@ -128,12 +128,12 @@ class _Seek(Work):
             ),
             last={partition: identity for partition, identity in progress.last.items() if partition not in to},
             reread_to={partition: end for partition, end in reread_to.items() if to.get(partition, -1) < end},
-            sent=sent_after(self.run.config.dead_letter_topic(done.table), progress),
+            sent=sent_after(self.run.config.dead_letter_topic(report.table), progress),
         )
-        self.run.leases.check(done.table)
+        self.run.leases.check(report.table)
         table.advance(following)
-        done.status, done.batches = "ok", 1
-        done.consumed_from = {str(change.partition): change.offset for change in changes}
-        done.consumed_to = {str(change.partition): change.new_offset for change in changes}
-        done.version_after = table.version()
+        report.status, report.batches = "ok", 1
+        report.consumed_from = {str(change.partition): change.offset for change in changes}
+        report.consumed_to = {str(change.partition): change.new_offset for change in changes}
+        report.version_after = table.version()
         return False

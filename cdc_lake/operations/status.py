@@ -22,7 +22,7 @@ from cdc_lake.runs.servers import SourceView
 from cdc_lake.sources.logs import TopicLog, TopicSource, count_offsets
 from cdc_lake.spark.session import build_session, hadoop, lake_files
 from cdc_lake.storage.files import Files
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.damage import damage_error, with_cure
 from cdc_lake.tables.progress import BronzeProgress
 
@@ -106,11 +106,11 @@ def status(
     lake = lake_of(config)
     files = lake_files(lake.root, spark)
     if needs_hadoop(lake, files):
-        files = Storage.of(*hadoop(spark))
+        files = HadoopFiles.of(*hadoop(spark))
     view = SourceView.of(config, session, source)
     if view.error and not lake.names(files):
         what = f"{view.error.what}, and there is no table in {lake.folder('bronze')} yet"
-        raise type(view.error)(view.error.where, what, view.error.todo)
+        raise type(view.error)(view.error.where, what, view.error.cure)
     topics = select_landed(lake, files, tables)
     lake_status, logs = Status(), view.logs(topics)
     lake_status.broker_error = str(view.error) if view.error else None
@@ -191,20 +191,20 @@ def _seconds_since(then_ms: int | None) -> float:
     return 0.0 if then_ms is None else round(max(time.time() - then_ms / 1000, 0.0), 1)
 
 
-def _last_runs(storage: Files, folder: str) -> tuple[Mapping[tuple[str, str], LastRun], Mapping[str, Freshness]]:
+def _last_runs(files: Files, folder: str) -> tuple[Mapping[tuple[str, str], LastRun], Mapping[str, Freshness]]:
     """The last run by layer and table, and the last freshness by table, from the latest reports."""
     last_runs, freshness = dict[tuple[str, str], LastRun](), dict[str, Freshness]()
-    names = [name for name in storage.names(folder) if name.endswith(".json")]
+    names = [name for name in files.names(folder) if name.endswith(".json")]
     for name in reversed(names[-_MAX_REPORTS:]):
-        report = Report.model_validate_json(storage.read_text(f"{folder}/{name}"))
-        for done in report.tables:
+        report = Report.model_validate_json(files.read_text(f"{folder}/{name}"))
+        for table_report in report.tables:
             last = LastRun(
                 run_id=report.run_id,
                 started_at=report.started_at,
-                status=done.status,
-                error=done.error.message if done.error else None,
+                status=table_report.status,
+                error=table_report.error.message if table_report.error else None,
             )
-            last_runs.setdefault((report.layer, done.table), last)
-            if done.freshness:
-                freshness.setdefault(done.table, done.freshness)
+            last_runs.setdefault((report.layer, table_report.table), last)
+            if table_report.freshness:
+                freshness.setdefault(table_report.table, table_report.freshness)
     return last_runs, freshness

@@ -33,7 +33,7 @@ from cdc_lake.runs.user_sql import UNMET, with_unmet
 from cdc_lake.silver.events import events, kafka_position
 from cdc_lake.silver.table import SilverTable
 from cdc_lake.spark.session import build_session, is_little, lake_files, planned_for
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 
 Verdict = Literal["decides", "counts", "lost", "paired", "rejected", "quarantined", "dropped", "not folded yet"]
 _MAX_EVENTS = 10_000
@@ -92,7 +92,7 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
     files = lake_files(lake.root, spark)
     if needs_hadoop(lake, files):
         spark = spark or build_session("cdc_lake story", config.max_record_bytes)
-        files = Storage(spark)
+        files = HadoopFiles(spark)
     topic = only_one(select_landed(lake, files, [table]), table)
     newest = lake.newest_bronze(files, topic)
     stored_bytes = newest.bytes if newest else None

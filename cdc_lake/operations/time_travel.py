@@ -30,7 +30,7 @@ from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.events import kafka_position
 from cdc_lake.silver.merge import fold_events
 from cdc_lake.silver.table import SilverTable, has_former_key, is_before
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.contract import Table
 from cdc_lake.tables.joins import as_columns_of
 from cdc_lake.tables.progress import BronzeProgress, GoldProgress, KeyFrom
@@ -38,8 +38,8 @@ from cdc_lake.tables.progress import BronzeProgress, GoldProgress, KeyFrom
 Layer = Literal["bronze", "silver", "gold"]
 CHANGE_TYPE = "_change_type"
 """Column of `changes`; name and values as in Delta's change data feed."""
-_TODO = "name one of these versions"
-_TODO_OF_SILVER = f"{_TODO}, or a SourceTime or an Offset, which are read from bronze"
+_CURE = "name one of these versions"
+_CURE_OF_SILVER = f"{_CURE}, or a SourceTime or an Offset, which are read from bronze"
 
 
 def read(
@@ -49,8 +49,8 @@ def read(
     if layer == "silver":
         return _Silver.of(config, table, spark).at(as_of).rows
     if isinstance(as_of, SourceTime | Offset):
-        todo = "name a version or a time, or read silver"
-        raise ConfigError(table, f"{layer} cannot be read as of a {type(as_of).__name__}", todo)
+        cure = "name a version or a time, or read silver"
+        raise ConfigError(table, f"{layer} cannot be read as of a {type(as_of).__name__}", cure)
     lake = lake_of(config)
     stored = _bronze(lake, table, spark) if layer == "bronze" else _gold(lake, config.gold.models, table, spark)
     return stored.read(_version(stored, table, as_of))
@@ -62,13 +62,13 @@ def changes(config: Config, table: str, spark: SparkSession, *, since: Point, un
 
 
 def _bronze(lake: Lake, table: str, spark: SparkSession) -> BronzeTable:
-    topic = only_one(select_landed(lake, Storage(spark), [table]), table)
+    topic = only_one(select_landed(lake, HadoopFiles(spark), [table]), table)
     return lake.bronze(spark, topic)
 
 
 def _gold(lake: Lake, models: str, table: str, spark: SparkSession) -> Table[GoldProgress]:
-    names, todo = model_names(Path(models)), "see `gold.models` in the settings"
-    name = only_one(select([table], names, f"model in {Path(models)}", todo), table)
+    names, cure = model_names(Path(models)), "see `gold.models` in the settings"
+    name = only_one(select([table], names, f"model in {Path(models)}", cure), table)
     gold = open_gold(lake, models, name, spark)
     if not gold.exists():
         raise UnknownTableError(name, "the gold table does not exist yet", "run the gold job first")
@@ -112,7 +112,7 @@ class _Silver:
         if isinstance(point, SourceTime | Offset):
             return self._folded(point)
         silver, keys = self._table()
-        return _State(silver.read(_version(silver, self.name, point, _TODO_OF_SILVER)), keys)
+        return _State(silver.read(_version(silver, self.name, point, _CURE_OF_SILVER)), keys)
 
     def between(self, since: Point, until: Point | None) -> tuple[_State, _State]:
         """The table at two points. If both are versions, rows in files that both versions share may be missing."""
@@ -120,7 +120,7 @@ class _Silver:
         if isinstance(since, SourceTime | Offset) or isinstance(until, SourceTime | Offset):
             return self.at(since), self.at(until)
         silver, keys = self._table()
-        start, end = (_version(silver, self.name, point, _TODO_OF_SILVER) for point in (since, until))
+        start, end = (_version(silver, self.name, point, _CURE_OF_SILVER) for point in (since, until))
         states = [_State(rows, keys) for rows in silver.differing(min(start, end), max(start, end))]
         return (states[0], states[1]) if start <= end else (states[1], states[0])
 
@@ -154,11 +154,11 @@ class _Silver:
         return _State(upserts.withColumn(BATCH, F.lit(None).cast("bigint")), changes.keys)
 
 
-def _version(table: Table[Any], name: str, as_of: int | datetime | str | None, todo: str = _TODO) -> int:
+def _version(table: Table[Any], name: str, as_of: int | datetime | str | None, cure: str = _CURE) -> int:
     """The version at a point.
 
     Args:
-        todo: what to do if the version has expired, for the error.
+        cure: what to do if the version has expired, for the error.
     """
     if as_of is None:
         return table.version()
@@ -173,7 +173,7 @@ def _version(table: Table[Any], name: str, as_of: int | datetime | str | None, t
         known = table.history()[::-1]
         readable = known[bisect_left(known, True, key=lambda commit: table.has(commit.version)) :]
         first, last = (f"{commit.version} ({iso(commit.at_ms)})" for commit in (readable[0], readable[-1]))
-        raise ExpiredError(name, f"{what}; the table has versions {first} to {last}", todo)
+        raise ExpiredError(name, f"{what}; the table has versions {first} to {last}", cure)
     return version
 
 

@@ -73,12 +73,12 @@ def _plain_number(text: Column) -> Column:
     )
 
 
-def _bits_of(kind: str) -> Callable[[Column], Column]:
+def _bits_of(avro_type: str) -> Callable[[Column], Column]:
     """The bits of a floating-point number as hex, because its shortest decimal text differs between Java and Postgres.
 
     Avro writes little-endian bytes, so the digits are in reverse order.
     """
-    return lambda column: F.regexp_replace(_hex(to_avro(column, f'"{kind}"')), "(.)(.)", "$2$1")
+    return lambda column: F.regexp_replace(_hex(to_avro(column, f'"{avro_type}"')), "(.)(.)", "$2$1")
 
 
 def _binary_digits(data: Column) -> Column:
@@ -147,21 +147,21 @@ _TEXT_TYPES = (
     *("int4range", "int8range", "numrange", "tsrange", "tstzrange", "daterange"),
 )
 _RULES = {
-    **{(kind, held): _WHOLE for kind in ("int2", "int4", "int8", "oid") for held in _WHOLE_TYPES},
+    **{(source_type, held): _WHOLE for source_type in ("int2", "int4", "int8", "oid") for held in _WHOLE_TYPES},
     # After a change of the column's type, silver may have integers as texts, or texts as integers.
-    **{(kind, "string"): Rule(_WHOLE.source, _same, int) for kind in ("int2", "int4", "int8")},
-    **{(kind, held): Rule(_TEXT.source, _cast) for kind in ("text", "varchar") for held in _WHOLE_TYPES},
+    **{(source_type, "string"): Rule(_WHOLE.source, _same, int) for source_type in ("int2", "int4", "int8")},
+    **{(source_type, held): Rule(_TEXT.source, _cast) for source_type in ("text", "varchar") for held in _WHOLE_TYPES},
     ("bool", "boolean"): _BOOLEAN,
-    **{(kind, "boolean"): _BIT for kind in ("bit", "varbit")},
+    **{(source_type, "boolean"): _BIT for source_type in ("bit", "varbit")},
     ("float4", "float"): Rule("reverse(encode(float4send({c}), 'hex'))", _bits_of("float")),
     # Silver's column stays wide if the source's is narrowed.
     ("float4", "double"): Rule(_BITS_OF_DOUBLE.replace("{c}", "{c}::float8"), _DOUBLE.silver),
     ("float8", "double"): _DOUBLE,
-    **{(kind, "decimal"): _NUMBER for kind in ("numeric", "money")},
-    **{(kind, "string"): _NUMBER_AS_TEXT for kind in ("numeric", "money")},
-    **{(kind, "double"): _NUMBER_AS_DOUBLE for kind in ("numeric", "money")},
+    **{(source_type, "decimal"): _NUMBER for source_type in ("numeric", "money")},
+    **{(source_type, "string"): _NUMBER_AS_TEXT for source_type in ("numeric", "money")},
+    **{(source_type, "double"): _NUMBER_AS_DOUBLE for source_type in ("numeric", "money")},
     ("date", "date"): _DAYS,
-    **{(kind, "timestamp"): _MOMENT for kind in ("timestamp", "timestamptz")},
+    **{(source_type, "timestamp"): _MOMENT for source_type in ("timestamp", "timestamptz")},
     **{("time", held): _TIME for held in _WHOLE_TYPES},
     # With its zone if Debezium sends null, so that `postgres_catalog` recognizes the loss.
     ("timetz", "string"): Rule(
@@ -171,13 +171,13 @@ _RULES = {
     ),
     ("interval", "long"): _INTERVAL,
     ("bytea", "binary"): Rule("encode({c}, 'hex')", _hex),
-    **{(kind, "binary"): Rule("ltrim({c}::text, '0')", _binary_digits) for kind in ("bit", "varbit")},
+    **{(source_type, "binary"): Rule("ltrim({c}::text, '0')", _binary_digits) for source_type in ("bit", "varbit")},
     ("point", "struct"): Rule(
         f"{_BITS_OF_DOUBLE.format(c='({c})[0]')} || ' ' || {_BITS_OF_DOUBLE.format(c='({c})[1]')}", _point
     ),
     # A cast to text would drop the padding.
     ("bpchar", "string"): Rule("textin(bpcharout({c}))", _same),
-    **{(kind, "string"): _TEXT for kind in _TEXT_TYPES},
+    **{(source_type, "string"): _TEXT for source_type in _TEXT_TYPES},
 }
 """Rules by Postgres base type and Spark type in silver."""
 
@@ -192,7 +192,7 @@ def rule(column: SourceColumn, stored: DataType) -> Rule | None:
     if column.is_array != isinstance(stored, ArrayType):
         return None
     element = stored.elementType if isinstance(stored, ArrayType) else stored
-    is_enum = column.kind == "e" and element.typeName() == "string"
+    is_enum = column.typtype == "e" and element.typeName() == "string"
     element_rule = _TEXT if is_enum else _RULES.get((column.type, element.typeName()))
     return _array(element_rule) if element_rule and column.is_array else element_rule
 
@@ -343,6 +343,6 @@ def _reason(table: SourceTable, column: SourceColumn, fields: Sequence[StructFie
     loss = table.loss(Cell(column.name, None, None, kind="column"))
     if loss or not fields:
         return loss or "silver does not have it"
-    kind = f"{column.type}[]" if column.is_array else column.type
+    source_type = f"{column.type}[]" if column.is_array else column.type
     types = " and ".join(field.dataType.simpleString() for field in fields)
-    return f"silver stores it as {types}, the source as {kind}"
+    return f"silver stores it as {types}, the source as {source_type}"

@@ -95,7 +95,7 @@ class SourceColumn:
 
     Attributes:
         type: name of its base type, with domains resolved; for an array, the type of its elements.
-        kind: Postgres's letter for the kind of that type: `b` base, `e` enum, `c` composite, `r` range, ….
+        typtype: Postgres's letter for the kind of that type: `b` base, `e` enum, `c` composite, `r` range, ….
         key_place: its position in the primary key, from 0; none if it is not a key column.
         is_unique: whether it is part of a unique index.
         is_reference: whether it is part of a foreign key.
@@ -103,7 +103,7 @@ class SourceColumn:
 
     name: str
     type: str
-    kind: str
+    typtype: str
     is_array: bool
     is_nullable: bool
     has_default: bool
@@ -120,7 +120,7 @@ class SourceColumn:
     @property
     def is_sent(self) -> bool:
         """Whether Debezium sends columns of this type."""
-        return self.kind == "e" or self.type in (_SENT_ARRAYS if self.is_array else _SENT)
+        return self.typtype == "e" or self.type in (_SENT_ARRAYS if self.is_array else _SENT)
 
     @property
     def lake_name(self) -> str:
@@ -193,7 +193,7 @@ def _cell_loss(column: SourceColumn, source: object, lake: object) -> str | None
         return OUT_OF_CALENDAR
     if column.type == "timetz" and isinstance(source, str) and _SECONDS_OF_ZONE.fullmatch(source):
         return ZONE_WITH_SECONDS
-    if column.is_array and None in parts and (column.kind == "e" or column.type == "tsvector"):
+    if column.is_array and None in parts and (column.typtype == "e" or column.type == "tsvector"):
         return NULL_IN_ARRAY
     return LARGE_ARRAY if column.is_array and source != () and column.type not in _ARRAY_PLACEHOLDERS else None
 
@@ -211,14 +211,14 @@ def _changed_value_loss(column: SourceColumn, source: Any, lake: Any) -> str | N
     return losses[0] if losses and None not in losses else None
 
 
-def _changed_element_loss(kind: str, source: Any, lake: Any, *, in_array: bool) -> str | None:
-    if kind == "date" or (in_array and kind in ("timestamp", "timestamptz")):
+def _changed_element_loss(element_type: str, source: Any, lake: Any, *, in_array: bool) -> str | None:
+    if element_type == "date" or (in_array and element_type in ("timestamp", "timestamptz")):
         return _changed_day_loss(source, lake)
     if lake is None or source is None:
         return None
-    if kind == "time" and in_array:
+    if element_type == "time" and in_array:
         return CUT_TIME if lake == (0 if source == _DAY_MICROS else source - source % 1000) else None
-    return ROUNDED_INTERVAL if kind == "interval" and abs(source - lake) == 1 else None
+    return ROUNDED_INTERVAL if element_type == "interval" and abs(source - lake) == 1 else None
 
 
 def _changed_day_loss(source: Any, lake: Any) -> str | None:

@@ -48,10 +48,10 @@ def open_snapshot(url: SecretStr, where: str) -> Iterator[psycopg.Connection[Any
         tls = _required_tls(conninfo_to_dict(url.get_secret_value()))
         connection = psycopg.connect(url.get_secret_value(), connect_timeout=_CONNECT_SECONDS, **tls)
     except psycopg.Error as exc:
-        todo = "check that it runs, and check host, user, password and database, then run again"
+        cure = "check that it runs, and check host, user, password and database, then run again"
         if tls:
-            todo += ". TLS is required for other hosts, unless the URL sets `sslmode`"
-        raise InfrastructureError(where, f"cannot connect ({type(exc).__name__})", todo) from None
+            cure += ". TLS is required for other hosts, unless the URL sets `sslmode`"
+        raise InfrastructureError(where, f"cannot connect ({type(exc).__name__})", cure) from None
     try:
         with connection:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ

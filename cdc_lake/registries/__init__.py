@@ -24,8 +24,8 @@ def open_registry(settings: RegistryConfig) -> Registry:
         try:
             from cdc_lake.registries.glue import GlueRegistry
         except ModuleNotFoundError as exc:
-            todo = "pip install 'cdc-lake[aws]'"
-            raise InstallationError("registry.type: glue", f"{exc.name} is not installed", todo) from exc
+            cure = "pip install 'cdc-lake[aws]'"
+            raise InstallationError("registry.type: glue", f"{exc.name} is not installed", cure) from exc
         return GlueRegistry(settings)
     return _by_http(settings)
 
@@ -39,8 +39,8 @@ def open_subjects(settings: RegistryConfig) -> Subjects:
         InfrastructureError: it does not respond.
     """
     if settings.type == "glue":
-        todo = "use `apicurio`, `confluent` or `ccompat`"
-        raise UnsupportedError("registry.type: glue", "cdc_lake cannot register schemas in Glue", todo)
+        cure = "use `apicurio`, `confluent` or `ccompat`"
+        raise UnsupportedError("registry.type: glue", "cdc_lake cannot register schemas in Glue", cure)
     subjects = _by_http(settings)
     subjects.check()
     return subjects

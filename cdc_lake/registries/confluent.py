@@ -158,17 +158,17 @@ class ConfluentRegistry:
                 return text
         raise self._endpoint.unavailable_error("its response is not a schema: it may be another server")
 
-    def _part(self, answer: Any, name: str, kind: type[T]) -> T:
-        if isinstance(answer, dict) and isinstance(value := answer.get(name), kind):
+    def _part(self, answer: Any, name: str, expected: type[T]) -> T:
+        if isinstance(answer, dict) and isinstance(value := answer.get(name), expected):
             return value
         raise self._endpoint.unavailable_error("its response is not a registry's")
 
-    def _list(self, path: str, kind: type[T]) -> list[T]:
+    def _list(self, path: str, expected: type[T]) -> list[T]:
         """The list at a path; empty for 404."""
         answer = self._http.get_json(path)
         if answer is None:
             return []
-        if not isinstance(answer, list) or not all(isinstance(item, kind) for item in answer):
+        if not isinstance(answer, list) or not all(isinstance(item, expected) for item in answer):
             raise self._endpoint.unavailable_error("its response is not a registry's")
         return answer
 

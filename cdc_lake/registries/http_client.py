@@ -53,8 +53,8 @@ class Endpoint:
 
     def unavailable_error(self, what: str) -> InfrastructureError:
         """The error of a server that does not respond, or not as a registry."""
-        todo = "check that it runs and is reachable from this machine, then run again"
-        return InfrastructureError(f"{self.name} at {self.url}", what, todo)
+        cure = "check that it runs and is reachable from this machine, then run again"
+        return InfrastructureError(f"{self.name} at {self.url}", what, cure)
 
     def tls_error(self, exc: requests.exceptions.SSLError) -> CdcLakeError:
         """The error of a connection that cannot be encrypted."""

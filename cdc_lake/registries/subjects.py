@@ -108,8 +108,8 @@ def check_compatible(subjects: Subjects, subject: str, text: str) -> None:
     changed = layout_changes(subject, before, text)
     if subject.endswith(KEY_SUFFIX) and changed:
         what = f"the key's schema differs from version {before.number}: {'; '.join(changed)}"
-        todo = "keep the key's columns and types, or send to another topic, because equal keys would get other bytes"
-        raise IncompatibleSchemaError(subject, what, todo)
+        cure = "keep the key's columns and types, or send to another topic, because equal keys would get other bytes"
+        raise IncompatibleSchemaError(subject, what, cure)
     problems = subjects.problems(subject, text)
     if problems is not None:
         raise incompatible_error(subject, problems, changed)

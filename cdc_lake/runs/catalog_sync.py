@@ -28,7 +28,7 @@ from cdc_lake.runs.context import PARALLEL_READS, OpenRun, Run, gold_storage, la
 from cdc_lake.runs.report import ReportedError
 from cdc_lake.spark.session import build_session, hadoop, is_alive, lake_files
 from cdc_lake.storage.files import Files
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.contract import Table
 
 logger = logging.getLogger(__name__)
@@ -73,23 +73,23 @@ def sync_catalog_after_run(run: OpenRun) -> None:
 
 def _sync_after_run(run: OpenRun) -> None:
     if not is_alive(run.spark):
-        for done in run.report.tables:
-            if done.status == "ok":
-                done.warn("catalog: behind: the driver's JVM has exited; run `cdc-lake catalog sync`")
+        for table_report in run.report.tables:
+            if table_report.status == "ok":
+                table_report.warn("catalog: behind: the driver's JVM has exited; run `cdc-lake catalog sync`")
         return
-    storage, layer = run.storage, run.layer
-    behind = set(storage.names(run.lake.catalog_mark(layer)))
+    files, layer = run.files, run.layer
+    behind = set(files.names(run.lake.catalog_mark(layer)))
     writer = _CatalogWriter(run)
-    for done in run.report.tables:
-        if done.status != "ok" and done.table not in behind:
+    for table_report in run.report.tables:
+        if table_report.status != "ok" and table_report.table not in behind:
             continue
-        with done.phase("catalog"):
-            mark, error = run.lake.catalog_mark(layer, done.table), writer.write(layer, done.table)
+        with table_report.phase("catalog"):
+            mark, error = run.lake.catalog_mark(layer, table_report.table), writer.write(layer, table_report.table)
         if error is not None:
-            done.warn(f"catalog: behind: {error}")
-            storage.write_once(mark, str(error))
-        elif done.table in behind:
-            storage.remove(mark)
+            table_report.warn(f"catalog: behind: {error}")
+            files.write_once(mark, str(error))
+        elif table_report.table in behind:
+            files.remove(mark)
 
 
 def is_catalog_current(run: Run, files: Files) -> bool:
@@ -129,7 +129,7 @@ def sync_catalog(
     for entry in comparison.entries:
         try:
             _put(comparison.catalog, entry)
-            Storage(spark).remove(comparison.lake.catalog_mark(entry.layer, entry.table))
+            HadoopFiles(spark).remove(comparison.lake.catalog_mark(entry.layer, entry.table))
         except InfrastructureError:
             raise
         except CdcLakeError as error:
@@ -189,7 +189,7 @@ def _lake_table(lake: Lake, models: str, layer: str, name: str) -> _LakeTable:
     return _LakeTable(layer, name, path, StorageConfig(), lambda spark: lake.bronze(spark, name))
 
 
-def check_catalog_name(lake: Lake, storage: Storage, layer: str, table: str, collisions: Mapping[str, str]) -> None:
+def check_catalog_name(lake: Lake, files: HadoopFiles, layer: str, table: str, collisions: Mapping[str, str]) -> None:
     """Check that a new table does not take the catalog name of another table.
 
     Existing tables keep their names; of several new tables, the first by name gets it.
@@ -201,7 +201,7 @@ def check_catalog_name(lake: Lake, storage: Storage, layer: str, table: str, col
         ConfigError: another table has the name.
     """
     for other, name in collisions.items():
-        if other < table or lake.holds(storage, layer, other):
+        if other < table or lake.holds(files, layer, other):
             raise ConfigError(
                 table,
                 f"its catalog name would be `{name}`, which is the name of {other}",
@@ -225,7 +225,7 @@ class _CatalogWriter:
             config, lake, spark = self._run.config, self._run.lake, self._run.spark
             self._catalog = self._catalog or open_catalog(config.catalog, partial(hadoop, spark))
             lake_table = _lake_table(lake, config.gold.models, layer, table)
-            entry = _entry(config.catalog, lake, SparkReader(lake, spark), self._run.storage, lake_table)
+            entry = _entry(config.catalog, lake, SparkReader(lake, spark), self._run.files, lake_table)
             if entry is not None:
                 _put(self._catalog, entry)
         except Exception as error:
@@ -295,7 +295,7 @@ class _CatalogComparison:
         files = lake_files(lake.root, spark)
         session = cache(lambda: spark or _session(config))
         if needs_hadoop(lake, files):
-            files = Storage(session())
+            files = HadoopFiles(session())
         self.catalog = open_catalog(config.catalog, partial(hadoop, spark))
         layer_names = {layer: _table_names(lake, models, files, layer) for layer in layers}
         topics = list(dict.fromkeys(name.partition("@")[0] for names in layer_names.values() for name in names))
@@ -346,11 +346,11 @@ def _session(config: Config) -> SparkSession:
     return build_session("cdc_lake catalog", config.max_record_bytes)
 
 
-def _table_names(lake: Lake, models: str, storage: Files, layer: str) -> list[str]:
+def _table_names(lake: Lake, models: str, files: Files, layer: str) -> list[str]:
     """The tables of a layer by their names in reports; those of silver and gold may not exist yet."""
     if layer == "gold":
         return model_names(Path(models))
-    topics = lake.names(storage)
+    topics = lake.names(files)
     if layer == "bronze":
         return topics
     return list(lake.silver_tables(topics))

@@ -23,7 +23,7 @@ from cdc_lake.lake.lease import Holder, Lease
 from cdc_lake.runs.report import Report, ReportedError, TableReport, time_in_name
 from cdc_lake.storage.exhaustion import exhaustion_error
 from cdc_lake.storage.files import Files, LocalFiles, is_draft
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.contract import P, Table
 from cdc_lake.tables.progress import GoldProgress
 
@@ -67,7 +67,7 @@ class OpenRun(Run):
 
     layer: str
     spark: SparkSession
-    storage: Storage
+    files: HadoopFiles
     leases: "Leases"
 
 
@@ -87,7 +87,7 @@ class Work(ABC):
     """The work of a run on one of its tables. `spark` is the session of the calling thread."""
 
     @abstractmethod
-    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
+    def process_next(self, spark: SparkSession, report: TableReport) -> bool:
         """Process the next batch. Returns whether there are more."""
 
 
@@ -100,11 +100,11 @@ class Layer(ABC):
     tables: Sequence[str]
 
     @abstractmethod
-    def new_data(self, done: TableReport) -> NewData | None:
+    def new_data(self, report: TableReport) -> NewData | None:
         """The new data for a table, found without Spark; None if only `Work.process_next` can find it.
 
         Args:
-            done: the table's report, which gets the progress and the version if nothing is new.
+            report: the table's report, which gets the progress and the version if nothing is new.
         """
 
     @abstractmethod
@@ -128,12 +128,12 @@ class Layer(ABC):
         return
 
 
-def select(patterns: Sequence[str], names: Sequence[str], what: str, todo: str) -> list[str]:
+def select(patterns: Sequence[str], names: Sequence[str], what: str, cure: str) -> list[str]:
     """The names that match `patterns`, in the order of the patterns, each once.
 
     Args:
         what: the kind of the names, for the message.
-        todo: what to do if a pattern matches nothing, for the message.
+        cure: what to do if a pattern matches nothing, for the message.
 
     Raises:
         UnknownTableError: a pattern matches nothing; the message lists similar names.
@@ -146,7 +146,7 @@ def select(patterns: Sequence[str], names: Sequence[str], what: str, todo: str) 
             problem = (
                 f"there is no such {what}; similar names: {', '.join(near)}" if near else f"there is no {what} yet"
             )
-            raise UnknownTableError(pattern, problem, todo)
+            raise UnknownTableError(pattern, problem, cure)
         selected.update(dict.fromkeys(matching))
     return list(selected)
 
@@ -157,7 +157,7 @@ def similar_names(pattern: str, names: Sequence[str]) -> list[str]:
 
 
 def select_landed(
-    lake: Lake, storage: Files, patterns: Sequence[str], layer: str = "bronze", *, missing_ok: bool = False
+    lake: Lake, files: Files, patterns: Sequence[str], layer: str = "bronze", *, missing_ok: bool = False
 ) -> list[str]:
     """The topics with a bronze table, or models with a gold table, that match `patterns`.
 
@@ -168,12 +168,12 @@ def select_landed(
         UnknownTableError: a pattern matches none.
         ConfigError: a table's folder is inside another table's folder.
     """
-    names = lake.names(storage, layer)
+    names = lake.names(files, layer)
     if missing_ok:
         return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
     for name in patterns:
         if name not in names and is_table_name(name):
-            lake.check_is_in_no_table(storage, layer, name)
+            lake.check_is_in_no_table(files, layer, name)
     return select(patterns, names, f"table in {lake.folder(layer)}", f"run the {layer} job first")
 
 
@@ -228,10 +228,10 @@ def check_has_lease(settings: LeaseConfig, table: str, stored_in: StorageConfig)
 class Leases:
     """The leases of one run, one per table while it is processed; none if `lease.enabled` is false."""
 
-    def __init__(self, lake: Lake, settings: LeaseConfig, storage: Storage, run_id: str, layer: str) -> None:
+    def __init__(self, lake: Lake, settings: LeaseConfig, files: HadoopFiles, run_id: str, layer: str) -> None:
         self._lake = lake
         self._settings = settings
-        self._storage = storage
+        self._files = files
         self._run_id = run_id
         self._layer = layer
         self._held: dict[str, Lease] = {}
@@ -266,17 +266,17 @@ class Leases:
         if table in self._held:
             self._held[table].check()
 
-    def recover(self, table: Table[P], done: TableReport) -> None:
+    def recover(self, table: Table[P], report: TableReport) -> None:
         """Repair what a killed run left incomplete in a table, and add warnings to the report.
 
         Raises:
             DamagedFileError: a commit is incomplete, and later ones build on it.
         """
         for what in table.recover():
-            done.warn(what)
+            report.warn(what)
 
     def _lease(self, table: str) -> Lease:
-        return self._lake.lease(self._storage, self._layer, table, self._run_id, self._settings.seconds)
+        return self._lake.lease(self._files, self._layer, table, self._run_id, self._settings.seconds)
 
 
 def write_report(run: Run, files: Files) -> None:
@@ -287,22 +287,22 @@ def write_report(run: Run, files: Files) -> None:
         files.write_once(path, report.model_dump_json(indent=2))
     except (CdcLakeError, OSError, Py4JError) as exc:
         error = exc if isinstance(exc, CdcLakeError) else exhaustion_error(path, exc, folder)
-        todo = "check that the folder is writable; the log has the report, and the tables have the state in it"
+        cure = "check that the folder is writable; the log has the report, and the tables have the state in it"
         what = f"cannot write the report: {str(exc).strip().splitlines()[0]}"
-        report.unwritten = ReportedError.of(error or InfrastructureError(path, what, todo))
+        report.unwritten = ReportedError.of(error or InfrastructureError(path, what, cure))
         logger.warning("the report of this run: %s", report.model_dump_json())
 
 
-def remove_expired_reports(run: Run, storage: Storage) -> None:
+def remove_expired_reports(run: Run, files: HadoopFiles) -> None:
     """Remove reports older than `run.report_days`, and unfinished files of killed runs."""
     now = datetime.now(UTC)
     oldest = time_in_name(now - timedelta(days=run.config.run.report_days))
     folder, writing_ms = run.lake.reports, 1000 * (now.timestamp() - run.config.lake.lease.seconds)
-    for name in storage.names_with_drafts(folder):
+    for name in files.names_with_drafts(folder):
         path = f"{folder}/{name}"
         if is_draft(name):
-            is_over = (storage.modified_ms(path) or math.inf) < writing_ms
+            is_over = (files.modified_ms(path) or math.inf) < writing_ms
         else:
             is_over = name < oldest and name.endswith(".json")
         if is_over:
-            storage.remove(path)
+            files.remove(path)

@@ -49,26 +49,26 @@ HELP = {
 """The description of each metric."""
 
 
-def samples(report: Report, done: TableReport) -> Iterator[Sample]:
+def samples(report: Report, table_report: TableReport) -> Iterator[Sample]:
     """The metrics of one table's run; `HELP` describes them."""
-    for what, number in done.rows.items():
+    for what, number in table_report.rows.items():
         yield Sample("rows", "counter", number, (("what", what),))
     if report.layer == "bronze":
-        yield Sample("read_bytes", "counter", done.read_bytes)
-    yield Sample("batches", "counter", done.batches)
-    for phase, seconds in done.seconds.items():
+        yield Sample("read_bytes", "counter", table_report.read_bytes)
+    yield Sample("batches", "counter", table_report.batches)
+    for phase, seconds in table_report.seconds.items():
         yield Sample("seconds", "timing", seconds, (("phase", phase),))
-    for when, lag in (("before", done.lag_before), ("after", done.lag_after)):
+    for when, lag in (("before", table_report.lag_before), ("after", table_report.lag_after)):
         if lag:
             least, most, total = min(lag.values()), max(lag.values()), sum(lag.values())
             for of, number in (("min", least), ("max", most), ("total", total)):
                 yield Sample("lag_offsets", "gauge", number, (("when", when), ("of", of)))
-    for expectation, number in done.unmet.items():
+    for expectation, number in table_report.unmet.items():
         yield Sample("unmet", "counter", number, (("expectation", expectation),))
-    if done.freshness:
+    if table_report.freshness:
         for of in ("p50", "p95", "max"):
-            yield Sample("freshness_seconds", "gauge", getattr(done.freshness, of), (("of", of),))
-    yield Sample("failed", "gauge", int(done.status == "failed"))
+            yield Sample("freshness_seconds", "gauge", getattr(table_report.freshness, of), (("of", of),))
+    yield Sample("failed", "gauge", int(table_report.status == "failed"))
     if report.ended_at:
         yield Sample("ended_timestamp_seconds", "gauge", report.ended_at.timestamp())
 
@@ -85,8 +85,8 @@ def check_exporters(settings: MetricsConfig) -> None:
         if settings.statsd:
             import statsd  # noqa: F401
     except ModuleNotFoundError as exc:
-        todo = "run `pip install 'cdc-lake[metrics]'`, or remove `run.metrics` from the settings"
-        raise InstallationError("metrics", f"{exc.name} is not installed", todo) from exc
+        cure = "run `pip install 'cdc-lake[metrics]'`, or remove `run.metrics` from the settings"
+        raise InstallationError("metrics", f"{exc.name} is not installed", cure) from exc
 
 
 def export(settings: MetricsConfig, report: Report) -> None:
@@ -105,15 +105,15 @@ def _write_prometheus(settings: MetricsConfig, report: Report) -> None:
 
     folder = Path(str(settings.prometheus_folder))
     folder.mkdir(parents=True, exist_ok=True)
-    for done in report.tables:
+    for table_report in report.tables:
         registry = CollectorRegistry()
         gauges: dict[str, Gauge] = {}
-        for sample in samples(report, done):
-            labels = {"layer": report.layer, "table": done.table, **dict(sample.labels)}
+        for sample in samples(report, table_report):
+            labels = {"layer": report.layer, "table": table_report.table, **dict(sample.labels)}
             if sample.name not in gauges:
                 gauges[sample.name] = Gauge(f"cdc_lake_{sample.name}", HELP[sample.name], labels, registry=registry)
             gauges[sample.name].labels(**labels).set(sample.value)
-        write_to_textfile(str(folder / f"cdc_lake_{report.layer}_{done.table}.prom"), registry)
+        write_to_textfile(str(folder / f"cdc_lake_{report.layer}_{table_report.table}.prom"), registry)
 
 
 def _send_statsd(settings: MetricsConfig, report: Report) -> None:
@@ -122,10 +122,10 @@ def _send_statsd(settings: MetricsConfig, report: Report) -> None:
     host, _, port = str(settings.statsd).rpartition(":")
     client = StatsClient(host, int(port), prefix="cdc_lake")
     with client.pipeline() as packets:
-        for done in report.tables:
+        for table_report in report.tables:
             # Dots separate the levels of StatsD names.
-            where = f"{report.layer}.{done.table.replace('.', '_')}"
-            for sample in samples(report, done):
+            where = f"{report.layer}.{table_report.table.replace('.', '_')}"
+            for sample in samples(report, table_report):
                 name = ".".join([where, sample.name, *(value.replace(" ", "_") for _, value in sample.labels)])
                 match sample.kind:
                     case "counter":

@@ -54,7 +54,7 @@ from cdc_lake.spark.session import (
 )
 from cdc_lake.spark.versions import session_class
 from cdc_lake.storage.files import Files, LocalFiles
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -84,7 +84,7 @@ class _Turn:
     """A table, whether its next batch is due, and since when."""
 
     tables: _Tables
-    done: TableReport
+    table_report: TableReport
     is_due: bool
     due_at: float = field(default_factory=time.monotonic)
 
@@ -163,7 +163,7 @@ class TableScheduler:
                 other layers are due.
 
         Raises:
-            ConfigError, InfrastructureError, InstallationError: see `open_storage` and `Layer.check`; no report then.
+            ConfigError, InfrastructureError, InstallationError: see `open_files` and `Layer.check`; no report then.
         """
         reports = [layer.run.report for layer in layers]
         for layer in layers:
@@ -188,11 +188,11 @@ class TableScheduler:
         lags = defaultdict[str, float](float)
         for layer, run, of_layer in zip(layers, opened, new_data, strict=True):
             tables = _Tables(run.report, layer.work(run), run.leases)
-            for done, new in zip(run.report.tables, of_layer, strict=True):
-                topic = layer.topic(done.table) if len(layers) > 1 else done.table
+            for table_report, new in zip(run.report.tables, of_layer, strict=True):
+                topic = layer.topic(table_report.table) if len(layers) > 1 else table_report.table
                 is_due = new is None or new.rows > 0
-                done.status = "waiting" if is_due else "unchanged"
-                queue.setdefault(topic, []).append(_Turn(tables, done, is_due))
+                table_report.status = "waiting" if is_due else "unchanged"
+                queue.setdefault(topic, []).append(_Turn(tables, table_report, is_due))
                 lags[topic] = max(lags[topic], math.inf if new is None else new.rows)
         due = [queue[topic] for topic in sorted(queue, key=lambda topic: -lags[topic]) if lags[topic]]
         more = _News(layers[0], queue) if self.is_rolling else None
@@ -200,7 +200,7 @@ class TableScheduler:
         for layer, run in zip(layers, opened, strict=True):
             sync_catalog_after_run(run)
             layer.before_report()
-            self.end(run, run.storage)
+            self.end(run, run.files)
         return reports
 
     @staticmethod
@@ -218,18 +218,18 @@ class TableScheduler:
             layer: the layer of its tables (default: that of the report).
 
         Raises:
-            ConfigError, InfrastructureError, InstallationError: see `open_storage`.
+            ConfigError, InfrastructureError, InstallationError: see `open_files`.
         """
         opened = self._opened(run, layer)
         yield opened
-        self.end(run, opened.storage)
+        self.end(run, opened.files)
 
     def _opened(self, run: Run, layer: str | None = None) -> OpenRun:
-        storage, layer = self.open_storage(run), layer or run.report.layer
-        leases = Leases(run.lake, run.config.lake.lease, storage, run.id, layer)
-        return OpenRun(run.config, run.lake, run.report, layer, self._sessions[0], storage, leases)
+        files, layer = self.open_files(run), layer or run.report.layer
+        leases = Leases(run.lake, run.config.lake.lease, files, run.id, layer)
+        return OpenRun(run.config, run.lake, run.report, layer, self._sessions[0], files, leases)
 
-    def open_storage(self, run: Run) -> Storage:
+    def open_files(self, run: Run) -> HadoopFiles:
         """The lake's files, for a run that writes. The first call checks access.
 
         Raises:
@@ -243,15 +243,15 @@ class TableScheduler:
             self._check_access(local, run)
         with run.report.phase("session"):
             spark = self.spark(run.config, run.report.layer)
-            storage = Storage(spark)
+            files = HadoopFiles(spark)
         self._disk_paths = [run.lake.root, *scratch_folders(spark.conf.get(LOCAL_DIR, None))]
         self._heap_bytes = heap_bytes(spark)
         check_exporters(run.config.run.metrics)
         if not local:
-            self._check_access(storage, run)
-        return storage
+            self._check_access(files, run)
+        return files
 
-    def _check_access(self, files: LocalFiles | Storage, run: Run) -> None:
+    def _check_access(self, files: LocalFiles | HadoopFiles, run: Run) -> None:
         if not self._has_checked_access:
             files.check_access(run.lake.root)
             self._has_checked_access = True
@@ -273,7 +273,7 @@ class TableScheduler:
         export(run.config.run.metrics, report)
         if report.is_news:
             write_report(run, files)
-        if isinstance(files, Storage) and not is_dead and time.monotonic() >= self._expires_at:
+        if isinstance(files, HadoopFiles) and not is_dead and time.monotonic() >= self._expires_at:
             remove_expired_reports(run, files)
             self._expires_at = time.monotonic() + _EXPIRY_SECONDS
 
@@ -335,7 +335,7 @@ class TableScheduler:
         wanted = [table for table in tables if table not in self.skipped[report.layer]]
         report.tables += [TableReport(table=table, status="waiting") for table in wanted]
         run = _Tables(report, work, leases)
-        self._process_all([[_Turn(run, done, is_due=True)] for done in report.tables], report)
+        self._process_all([[_Turn(run, table_report, is_due=True)] for table_report in report.tables], report)
 
     def _process_all(
         self,
@@ -353,13 +353,13 @@ class TableScheduler:
         self._watch(*reports)
 
         def process(spark: SparkSession, turns: Sequence[_Turn]) -> bool:
-            first, before = turns[0].done, turns[0].done.batches
+            first, before = turns[0].table_report, turns[0].table_report.batches
             for turn in turns:
-                is_over = turn.done.error or self._stopping.is_set()
+                is_over = turn.table_report.error or self._stopping.is_set()
                 if not is_over and (turn.is_due or first.batches > before):
                     waited = time.monotonic() - turn.due_at if turn.is_due else 0.0
-                    turn.done.waited = round(turn.done.waited + waited, 3)
-                    turn.is_due = self._process(turn.tables, spark, turn.done)
+                    turn.table_report.waited = round(turn.table_report.waited + waited, 3)
+                    turn.is_due = self._process(turn.tables, spark, turn.table_report)
                     turn.due_at = time.monotonic()
             return any(turn.is_due for turn in turns)
 
@@ -369,46 +369,47 @@ class TableScheduler:
             threads = self._run_queue(queue, process, more)
         for report in reports:
             if available := threads * report.seconds["tables"]:
-                report.utilization = round(sum(sum(done.seconds.values()) for done in report.tables) / available, 2)
+                busy = sum(sum(table_report.seconds.values()) for table_report in report.tables)
+                report.utilization = round(busy / available, 2)
         for report in reports if self.is_continuous else ():
-            failures = {done.table: done.error for done in report.tables if done.error}
+            failures = {table_report.table: table_report.error for table_report in report.tables if table_report.error}
             self.skipped[report.layer] |= {table: error for table, error in failures.items() if not error.retryable}
 
-    def _process(self, tables: _Tables, spark: SparkSession, done: TableReport) -> bool:
+    def _process(self, tables: _Tables, spark: SparkSession, table_report: TableReport) -> bool:
         """Process one batch; returns whether there are more. A failure is recorded in the table's report and ends its
         work.
         """
-        before, done.status = done.status, "working"
-        has_more = self._process_next(tables.work, spark, done, tables.leases)
-        if done.status == "working":
-            done.status = "unchanged" if before == "waiting" else before
+        before, table_report.status = table_report.status, "working"
+        has_more = self._process_next(tables.work, spark, table_report, tables.leases)
+        if table_report.status == "working":
+            table_report.status = "unchanged" if before == "waiting" else before
         if not has_more:
-            logger.info("%s: %s %s %s", tables.report.layer, done.table, done.status, done.rows)
+            logger.info("%s: %s %s %s", tables.report.layer, table_report.table, table_report.status, table_report.rows)
         return has_more
 
-    def _process_next(self, work: Work, spark: SparkSession, done: TableReport, leases: Leases | None) -> bool:
+    def _process_next(self, work: Work, spark: SparkSession, table_report: TableReport, leases: Leases | None) -> bool:
         def take() -> bool:
             try:
-                with done.phase("open"), leases.hold(done.table) if leases else nullcontext():
+                with table_report.phase("open"), leases.hold(table_report.table) if leases else nullcontext():
                     try:
-                        return work.process_next(spark, done)
+                        return work.process_next(spark, table_report)
                     except (PySparkException, Py4JError):
                         if leases:
-                            leases.check(done.table)  # the cause may be that another run writes the table
+                            leases.check(table_report.table)  # the cause may be that another run writes the table
                         raise
             except Exception as error:
-                logger.debug("%s", done.table, exc_info=True)
-                raise self._out_of_memory(spark, done.table, error) or translate_error(
-                    done.table, error, self._disk_paths
+                logger.debug("%s", table_report.table, exc_info=True)
+                raise self._out_of_memory(spark, table_report.table, error) or translate_error(
+                    table_report.table, error, self._disk_paths
                 ) from error
 
         try:
             return self.with_retry(take)
         except CdcLakeError as error:
             if self._cancelled.is_set():
-                done.warn("the run was stopped during a batch; the batch was not committed")
+                table_report.warn("the run was stopped during a batch; the batch was not committed")
             else:
-                done.fail(error)
+                table_report.fail(error)
             return False
 
     def _out_of_memory(self, spark: SparkSession, table: str, error: Exception) -> DriverDiedError | None:
@@ -517,7 +518,7 @@ class _News:
             return []
         report = self._layer.run.report
         firsts = ((topic, turns) for topic, turns in self._queue.items() if turns[0].tables.report is report)
-        idle = {topic: turns for topic, turns in firsts if not turns[0].done.error}
+        idle = {topic: turns for topic, turns in firsts if not turns[0].table_report.error}
         try:
             self._layer.look_again(list(idle))
         except CdcLakeError:
@@ -534,9 +535,9 @@ class _News:
 
 
 def _new_data(layer: Layer, tables: Sequence[TableReport]) -> list[NewData | None]:
-    def look(done: TableReport) -> NewData | None:
+    def look(table_report: TableReport) -> NewData | None:
         try:
-            return layer.new_data(done)
+            return layer.new_data(table_report)
         except Exception:
             return None  # processing will fail for the same reason, and report it
 

@@ -86,15 +86,15 @@ def _key_schemas(config: Config) -> Callable[[str], str | None]:
     def key_schema(topic: str) -> str | None:
         if config.table(topic).key_of_rows != ():
             return None
-        todo = "set `merge.keys` of the table to its key columns"
+        cure = "set `merge.keys` of the table to its key columns"
         try:
             schema = subjects().version(f"{topic}{KEY_SUFFIX}")
         except ConfigError as error:
             what = f"files have no keys, and there is no registry with the key's schema ({error.where}: {error.what})"
-            raise ConfigError(topic, what, f"{todo}, or configure the registry") from error
+            raise ConfigError(topic, what, f"{cure}, or configure the registry") from error
         if schema is None:
             what = f"files have no keys, and the registry does not have the key's schema `{topic}{KEY_SUFFIX}`"
-            raise ConfigError(topic, what, todo)
+            raise ConfigError(topic, what, cure)
         return schema.text
 
     return key_schema

@@ -81,7 +81,7 @@ def is_met(expectation: Expectation) -> Column:
     return F.coalesce(F.expr(expectation.holds), F.lit(True))
 
 
-def check_expectations(done: TableReport, expectations: Sequence[Expectation], unmet: Mapping[str, int]) -> None:
+def check_expectations(report: TableReport, expectations: Sequence[Expectation], unmet: Mapping[str, int]) -> None:
     """Report how many rows do not meet each expectation.
 
     Raises:
@@ -89,14 +89,14 @@ def check_expectations(done: TableReport, expectations: Sequence[Expectation], u
     """
     for expectation in expectations:
         number = unmet[expectation.name]
-        done.unmet[expectation.name] = done.unmet.get(expectation.name, 0) + number
+        report.unmet[expectation.name] = report.unmet.get(expectation.name, 0) + number
         if not number:
             continue
         what = f"{number} rows do not meet the expectation `{expectation.name}`: {expectation.holds}"
         if expectation.on_fail == "stop":
-            todo = "the commit was aborted; fix the rows at the source, or set `on_fail` to warn or reject"
-            raise ExpectationError(done.table, what, todo)
-        done.warn(f"{what}{'; they are rejected' if expectation.on_fail == 'reject' else ''}")
+            cure = "the commit was aborted; fix the rows at the source, or set `on_fail` to warn or reject"
+            raise ExpectationError(report.table, what, cure)
+        report.warn(f"{what}{'; they are rejected' if expectation.on_fail == 'reject' else ''}")
 
 
 def with_unmet(events: DataFrame, expectations: Sequence[Expectation], table: str) -> DataFrame:
@@ -123,8 +123,8 @@ def _met_or_unknown(rows: DataFrame, expectation: Expectation, table: str) -> Co
         refuse_query(rows, expectation.holds, f"{table}: {expectation.name}")
         plan = rows.where(expectation.holds)._jdf.queryExecution().analyzed()
     except PySparkException as exc:
-        todo = "fix `quality.expectations` in this table's settings"
-        raise ConfigError(f"{table}: {expectation.name}", f"Spark says: {first_line(exc)}", todo) from exc
+        cure = "fix `quality.expectations` in this table's settings"
+        raise ConfigError(f"{table}: {expectation.name}", f"Spark says: {first_line(exc)}", cure) from exc
     read = plan.condition().references().toSeq()
     names = F.array(*(F.lit(read.apply(number).name()) for number in range(read.size())))
     return is_met(expectation) | F.arrays_overlap(F.col("__event.unavailable"), names.cast("array<string>"))

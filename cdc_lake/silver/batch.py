@@ -221,7 +221,7 @@ class Batch:
         rows = self._landed().agg(newest).collect()
         return [rows[0][0]] if rows[0][0] else []
 
-    def check_expectations(self, done: TableReport) -> None:
+    def check_expectations(self, report: TableReport) -> None:
         """Count the new events that fail expectations, and find those that are rejected.
 
         Raises:
@@ -235,7 +235,7 @@ class Batch:
         unmet = with_unmet(sent, expectations, self.table.name).localCheckpoint()
         counted = unmet.select(F.explode(UNMET).alias("name")).groupBy("name").count().collect()
         numbers = {one.name: 0 for one in expectations} | {name: number for name, number in counted}
-        check_expectations(done, expectations, numbers)
+        check_expectations(report, expectations, numbers)
         rejecting = [one.name for one in expectations if one.on_fail == "reject" and numbers[one.name]]
         if rejecting:
             self.rejected = unmet.where(F.arrays_overlap(UNMET, F.array(*map(F.lit, rejecting))))

@@ -22,7 +22,7 @@ from cdc_lake.tables.delta_write import first_with_statistics
 from cdc_lake.tables.progress import SilverProgress
 
 
-def commit_batch(run: OpenRun, done: TableReport, batch: Batch) -> SilverProgress | None:
+def commit_batch(run: OpenRun, report: TableReport, batch: Batch) -> SilverProgress | None:
     """Merge a batch into silver, in one commit.
 
     Returns:
@@ -46,19 +46,19 @@ def commit_batch(run: OpenRun, done: TableReport, batch: Batch) -> SilverProgres
         is_at_end = batch.last == table.landed.commit
         if is_append and (batch.is_comparison or (progress.reread_to and is_at_end)):
             next_progress = next_progress.model_copy(update={"reread_to": ahead(table)})
-    commit = _Commit(run, done, batch, next_progress)
+    commit = _Commit(run, report, batch, next_progress)
     if not batch.counts.total:
         return commit.skip()
-    with done.phase("read"):
+    with report.phase("read"):
         batch.hold_if_few()
-    with done.phase("plan"):
+    with report.phase("plan"):
         if not is_append:  # appending does not change existing rows
             batch.find_table_events()
         schemas = batch.find_schemas()
         if schemas is None:
             return commit.skip()
         check_steps(table.name, schemas.layout_change.steps, table.settings.schema_.evolution)
-        batch.check_expectations(done)
+        batch.check_expectations(report)
         batch.check_casts()
     return commit.append(schemas) if is_append else commit.merge()
 
@@ -72,7 +72,7 @@ class _Commit:
     """
 
     run: OpenRun
-    done: TableReport
+    report: TableReport
     batch: Batch
     progress: SilverProgress
 
@@ -80,18 +80,18 @@ class _Commit:
         """Consume batches without events: control records, quarantined records."""
         if self.batch.progress is None:
             return None
-        with self.done.phase("write"):
+        with self.report.phase("write"):
             self._check_lease()
             return self.batch.table.silver.advance(self.progress).progress
 
     def merge(self) -> SilverProgress:
         """Fold the batch, and merge the result."""
-        batch, done = self.batch, self.done
-        with done.phase("fold"):
+        batch, report = self.batch, self.report
+        with report.phase("fold"):
             outcome = fold_events(batch)
         outcome.check_log()
         counts, totals = outcome.counted(), outcome.totals
-        check_totals(done.table, batch.counts.total, **counts)
+        check_totals(report.table, batch.counts.total, **counts)
         is_wider = batch.progress is not None and outcome.schemas.layout_change.is_wider
         # Before widening: Delta rejects plans that read the table's earlier schema.
         changes = outcome.changes(self.progress.commit + (1 if is_wider else 0))
@@ -125,7 +125,7 @@ class _Commit:
             number = expected
         if may_repeat(batch):
             parts["already_there"] = expected - number
-        check_totals(self.done.table, counts.total, appended=number, **parts)
+        check_totals(self.report.table, counts.total, appended=number, **parts)
         self._report(appended=number, **parts)
         self.progress = made.progress
         return self.progress
@@ -135,7 +135,7 @@ class _Commit:
         """Write the side table; the block then writes the table."""
         number = self.progress.commit
         failpoints.reach("silver.after_plan", batch=number)
-        with self.done.phase("write"):
+        with self.report.phase("write"):
             self._check_lease()
             side = self.batch.remember(side_entries, number)
             own = schemas.progress_fields(self.progress.defaulted)
@@ -149,7 +149,7 @@ class _Commit:
         """Rewrite the table, with unchanged rows, in columns wide enough for the batch, as a separate commit."""
         before, stored = self.batch.progress, self.batch.table.stored_rows
         assert before is not None, "a new table has no rows to rewrite"
-        with self.done.phase("widen"):
+        with self.report.phase("widen"):
             rows = schemas.with_key(stored) if schemas.layout.keys else stored
             columns = schemas.layout.columns.items()
             rows = rows.withColumns(
@@ -162,10 +162,10 @@ class _Commit:
         self.progress = self.progress.model_copy(update={"commit": self.progress.commit + 1, "follows": wide.nonce})
 
     def _report(self, *warnings: str, **counts: int) -> None:
-        self.done.add_changes(self.batch.counts.changes or ())
-        self.done.count(events=self.batch.counts.total, **counts)
+        self.report.add_changes(self.batch.counts.changes or ())
+        self.report.count(events=self.batch.counts.total, **counts)
         for warning in (*self.batch.warnings(), *warnings):
-            self.done.warn(warning)
+            self.report.warn(warning)
 
     def _check_lease(self) -> None:
-        self.run.leases.check(self.done.table)
+        self.run.leases.check(self.report.table)

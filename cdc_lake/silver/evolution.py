@@ -45,13 +45,13 @@ class Layout:
         target = self.column_mapping.target(source)
         return [] if target is None else self.of_target(target)
 
-    def column_for(self, source: str, kind: str) -> str | None:
+    def column_for(self, source: str, spark_type: str) -> str | None:
         """The column that takes a source column's values of a type; none if it is excluded."""
         target = self.column_mapping.target(source)
         if target is None:
             return None
-        kind = self.column_mapping.type_of(target, kind)
-        return next((name for name in self.of_target(target) if _can_store(self.columns[name], kind)), None)
+        spark_type = self.column_mapping.type_of(target, spark_type)
+        return next((name for name in self.of_target(target) if _can_store(self.columns[name], spark_type)), None)
 
 
 @dataclass(frozen=True)
@@ -181,12 +181,12 @@ def evolve_layout(
     """
     column_mapping = column_mapping or ColumnMapping()
     keys = {} if is_keyless else _keys(table, sent.keys, stored, column_mapping)
-    own = {name: kind for name, kind in stored.columns.items() if name not in stored.keys} if stored else {}
+    own = {name: spark_type for name, spark_type in stored.columns.items() if name not in stored.keys} if stored else {}
     layout = Layout(keys, {**keys, **own}, stored.variants if stored else {}, column_mapping)
     for columns in sent.values:
-        for target, kind in column_mapping.target_types(table, columns).items():
+        for target, spark_type in column_mapping.target_types(table, columns).items():
             if target not in keys:
-                layout = _with_value(layout, target, kind, known or layout)
+                layout = _with_value(layout, target, spark_type, known or layout)
     check_names(table, layout.columns)
     now_retired = set(retired)
     if sent.newest is not None:
@@ -195,38 +195,39 @@ def evolve_layout(
     return LayoutChange(layout, _steps(stored, layout, set(retired), now_retired) if stored else (), now_retired)
 
 
-def _with_value(layout: Layout, target: str, kind: str, known: Layout) -> Layout:
+def _with_value(layout: Layout, target: str, spark_type: str, known: Layout) -> Layout:
     """The layout with a column that takes a target's values of a type, named as in `known`."""
     for name in layout.of_target(target):
-        if (becomes := wider(layout.columns[name], kind)) is not None:
+        if (becomes := wider(layout.columns[name], spark_type)) is not None:
             return replace(layout, columns={**layout.columns, name: becomes})
-    name, becomes = _in_known(layout, known, target, kind) or (_free_name(layout, known, target, kind), kind)
+    taking = _in_known(layout, known, target, spark_type)
+    name, becomes = taking or (_free_name(layout, known, target, spark_type), spark_type)
     variants = {} if name == target else {name: target}
     return replace(layout, columns={**layout.columns, name: becomes}, variants={**layout.variants, **variants})
 
 
-def _in_known(layout: Layout, known: Layout, target: str, kind: str) -> tuple[str, str] | None:
+def _in_known(layout: Layout, known: Layout, target: str, spark_type: str) -> tuple[str, str] | None:
     """The name and type of the column in `known` that takes such values, if it is free here."""
     free = (name for name in known.of_target(target) if name not in layout.columns)
-    of_target = ((name, wider(known.columns[name], kind)) for name in free)
+    of_target = ((name, wider(known.columns[name], spark_type)) for name in free)
     return next(((name, becomes) for name, becomes in of_target if becomes is not None), None)
 
 
-def _free_name(layout: Layout, known: Layout, target: str, kind: str) -> str:
+def _free_name(layout: Layout, known: Layout, target: str, spark_type: str) -> str:
     reserved = {*layout.columns, *known.columns}
     is_free = target.lower() not in {other.lower() for other in reserved}
-    return target if is_free else variant_name(target, kind, reserved)
+    return target if is_free else variant_name(target, spark_type, reserved)
 
 
 def _steps(stored: Layout, layout: Layout, retired: set[str], now_retired: set[str]) -> list[SchemaStep]:
     steps = []
-    for name, kind in layout.columns.items():
+    for name, spark_type in layout.columns.items():
         was, target = stored.columns.get(name), layout.variants.get(name)
         if was is None:
             base_type = layout.columns.get(target) if target else None
-            steps.append(SchemaStep("variant" if base_type else "add", name, base_type, kind, target))
-        elif plain_type(was) != plain_type(kind):
-            steps.append(SchemaStep("widen", name, was, kind))
+            steps.append(SchemaStep("variant" if base_type else "add", name, base_type, spark_type, target))
+        elif plain_type(was) != plain_type(spark_type):
+            steps.append(SchemaStep("widen", name, was, spark_type))
     steps += [SchemaStep("retired", name) for name in stored.columns if name in now_retired - retired]
     return steps + [SchemaStep("resumed", name) for name in stored.columns if name in retired - now_retired]
 
@@ -245,9 +246,9 @@ def check_names(table: str, columns: Collection[str]) -> None:
         raise UnsupportedError(f"{table}.{both[1]}", reason, RENAME_OR_EXCLUDE)
 
 
-def _can_store(column: str, kind: str) -> bool:
+def _can_store(column: str, spark_type: str) -> bool:
     """Whether a column's type can represent every value of another type."""
-    return wider(column, kind) == column
+    return wider(column, spark_type) == column
 
 
 def _keys(
@@ -275,7 +276,7 @@ def _keys(
         raise UnsupportedError(
             table, "its records have no key, so rows cannot be identified", "set message.key.columns on the connector"
         )
-    if maps := [name for name, kind in keys.items() if "map<" in kind]:
+    if maps := [name for name, spark_type in keys.items() if "map<" in spark_type]:
         raise UnsupportedError(
             f"{table}.{maps[0]}",
             "a column of the primary key is a map, which Spark cannot compare",
@@ -285,4 +286,4 @@ def _keys(
 
 
 def _column_list(columns: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {kind}" for name, kind in sorted(columns.items()))
+    return ", ".join(f"{name} {spark_type}" for name, spark_type in sorted(columns.items()))

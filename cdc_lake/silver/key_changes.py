@@ -107,11 +107,11 @@ def ended_lifetimes(pieces: DataFrame, stored: DataFrame | None, large: Sequence
 def stored_values(silver: DataFrame, large: Mapping[str, str]) -> DataFrame:
     """`stored` of `ended_lifetimes`, from silver rows with `key`."""
 
-    def value(name: str, kind: str) -> Column:
+    def value(name: str, spark_type: str) -> Column:
         if name not in silver.columns:
-            return F.lit(None).cast(f"struct<v: {kind}>").alias(name)
+            return F.lit(None).cast(f"struct<v: {spark_type}>").alias(name)
         is_there = ~F.array_contains(UNAVAILABLE, name)
-        return F.when(is_there, F.struct(F.col(quoted(name)).cast(kind).alias("v"))).alias(name)
+        return F.when(is_there, F.struct(F.col(quoted(name)).cast(spark_type).alias("v"))).alias(name)
 
     return silver.select("key", F.struct(*(value(*column) for column in large.items())).alias("stored"))
 
@@ -119,7 +119,9 @@ def stored_values(silver: DataFrame, large: Mapping[str, str]) -> DataFrame:
 def stored_lifetimes(entries: DataFrame, large: Mapping[str, str]) -> DataFrame:
     """The lifetimes that earlier batches' key changes ended, from side-table entries; `ended_lifetimes`' columns."""
     values = F.from_json("image", "map<string, string>")
-    large_values = (F.from_json(values[name], f"struct<v: {kind}>", _JSON).alias(name) for name, kind in large.items())
+    large_values = (
+        F.from_json(values[name], f"struct<v: {spark_type}>", _JSON).alias(name) for name, spark_type in large.items()
+    )
     columns = {
         "key_change": F.col("move"),
         "kafka_position": F.col(KAFKA),

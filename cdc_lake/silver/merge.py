@@ -135,9 +135,9 @@ def _have_new_keys(batch: Batch, schemas: BatchSchemas, history: DataFrame) -> b
 
     Reading silver's highest key takes no scan of a Delta table: it is in the statistics of the files.
     """
-    name, kind = next(iter(schemas.layout.keys.items()))
+    name, spark_type = next(iter(schemas.layout.keys.items()))
     is_new_table = batch.progress is None
-    if not is_new_table and kind not in _COUNTED_UP:
+    if not is_new_table and spark_type not in _COUNTED_UP:
         return False
     # A new table's keys are not decoded here.
     lowest = F.lit(None) if is_new_table else F.min(F.col("pk")[name])

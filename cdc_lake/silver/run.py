@@ -74,7 +74,7 @@ class SilverLayer(Layer):
         run = Run.begin(config, Report(layer="silver"))
         files = scheduler.files(run.lake)
         if not after and needs_hadoop(run.lake, files):
-            files = scheduler.open_storage(run)
+            files = scheduler.open_files(run)
         topics = [*after, *select_landed(run.lake, files, tables, missing_ok=bool(after))]
         for topic in topics:
             config.table(topic).check(topic)
@@ -94,8 +94,8 @@ class SilverLayer(Layer):
     def before_report(self) -> None:
         reach("silver.before_report")
 
-    def new_data(self, done: TableReport) -> NewData | None:
-        lake, target = self.run.lake, self.targets[done.table]
+    def new_data(self, report: TableReport) -> NewData | None:
+        lake, target = self.run.lake, self.targets[report.table]
         bronze = lake.newest_bronze(self.files, target.topic)
         if bronze is None:
             return None if lake.holds(self.files, "bronze", target.topic) else NewData(0)
@@ -106,7 +106,7 @@ class SilverLayer(Layer):
         if silver.progress.is_of(bronze.table_id, bronze.progress) is False:
             return None
         reached = silver.progress.sources[bronze.table_id]
-        done.consumed_from = done.consumed_to = {bronze.table_id: reached}
+        report.consumed_from = report.consumed_to = {bronze.table_id: reached}
         lag = max(bronze.progress.commit - reached, 0)
         if lag == 1 and silver.bytes is not None:
             return NewData(max(rows, 1), silver.bytes)
@@ -121,29 +121,29 @@ class _SilverWork(Work):
     layer: SilverLayer
     collisions: Mapping[str, Mapping[str, str]]
 
-    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        target, lake, leases = self.layer.targets[done.table], self.run.lake, self.run.leases
-        storage = self.run.storage
-        if not done.batches:
+    def process_next(self, spark: SparkSession, report: TableReport) -> bool:
+        target, lake, leases = self.layer.targets[report.table], self.run.lake, self.run.leases
+        files = self.run.files
+        if not report.batches:
             for layer in ("silver", "side"):
-                lake.check_is_in_no_table(storage, layer, target.name)
+                lake.check_is_in_no_table(files, layer, target.name)
         table = SilverTable.open(lake, target, spark, self.run.config.table(target.topic))
-        leases.recover(table.silver, done)
-        progress = _progress(table.silver, done)
+        leases.recover(table.silver, report)
+        progress = _progress(table.silver, report)
         if progress is None:
             for path in (target.path, target.side):
-                check_holds_no_tables(storage, path, done.table)
-            check_catalog_name(lake, storage, "silver", done.table, self.collisions.get(done.table, {}))
+                check_holds_no_tables(files, path, report.table)
+            check_catalog_name(lake, files, "silver", report.table, self.collisions.get(report.table, {}))
         table.check_columns()
         reached = table.bronze.reached_by(progress, table.landed)
         if reached is None and progress is not None and not self.layer.accept_loss:
             table.check_not_behind(progress)
         return self._merge_next(
-            table.with_current_key(progress.key_from if progress else None), done, progress, reached
+            table.with_current_key(progress.key_from if progress else None), report, progress, reached
         )
 
     def _merge_next(
-        self, table: SilverTable, done: TableReport, progress: SilverProgress | None, reached: int | None
+        self, table: SilverTable, report: TableReport, progress: SilverProgress | None, reached: int | None
     ) -> bool:
         """Merge the next batch: see `next_batch`.
 
@@ -156,44 +156,44 @@ class _SilverWork(Work):
         """
         spark, source, newest = table.spark, table.bronze.id(), table.landed.commit
         is_comparison, reached = progress is not None and reached is None, reached or 0
-        if not done.batches:
-            done.consumed_from = {source: reached}
-            done.version_before = table.silver.version() if progress else None
+        if not report.batches:
+            report.consumed_from = {source: reached}
+            report.version_before = table.silver.version() if progress else None
         if is_comparison and progress is not None:
             why = (
                 "bronze's history differs from the one that silver was folded from, as after a RESTORE or from a backup"
                 if source in progress.sources
                 else "silver has no progress for this bronze table"
             )
-            done.warn(f"{why}; all of bronze is compared with silver")
+            report.warn(f"{why}; all of bronze is compared with silver")
         max_bytes = batch_bytes(spark, table.settings.read.max_batch_bytes, self.layer.parallel)
         first = reached + 1
         while first <= newest:
             # Compare all batches at once: a key refolded from a part of bronze would go back.
             last, number = (newest, None) if is_comparison else next_batch(table, first, max_bytes)
-            with planned_for(spark, rows=number), done.phase("plan"):
+            with planned_for(spark, rows=number), report.phase("plan"):
                 stored_bytes = table.silver.size() if progress else 0
             with planned_for(spark, rows=number, stored_bytes=stored_bytes):
-                with done.phase("read"):
+                with report.phase("read"):
                     rows = table.rows_between(first, last, progress.key_from if progress else None)
                     rows = rows.where(F.col("status") == "ok")
                     batch = Batch.of(table, (first, last), progress, rows, is_comparison=is_comparison)
-                progress = commit_batch(self.run, done, batch)
+                progress = commit_batch(self.run, report, batch)
             if progress is not None:
                 reached = last
-                done.status, done.batches = "ok", done.batches + 1
+                report.status, report.batches = "ok", report.batches + 1
                 break
             first = last + 1  # no keys yet, so no table
-        done.consumed_to = {source: reached}
-        done.version_after = table.silver.version() if progress else None
+        report.consumed_to = {source: reached}
+        report.version_after = table.silver.version() if progress else None
         return progress is not None and reached < newest
 
 
-def _progress(silver: Table[SilverProgress], done: TableReport) -> SilverProgress | None:
+def _progress(silver: Table[SilverProgress], report: TableReport) -> SilverProgress | None:
     """Silver's progress; nothing consumed, if there are rows and no commit has progress."""
     try:
         return silver.progress()
     except NoProgressError as error:
-        done.warn(f"{error.what}; the last commit number is read from the rows")
+        report.warn(f"{error.what}; the last commit number is read from the rows")
         last = silver.read().agg(F.max(BATCH)).collect()[0][0]
         return SilverProgress(run_id="", epoch=1, commit=last or 0)

@@ -25,7 +25,7 @@ from cdc_lake.silver.batch_schemas import BatchSchemas, schemas_and_frames
 from cdc_lake.silver.events import kafka_position, sent_columns
 from cdc_lake.silver.evolution import Layout, evolve_layout
 from cdc_lake.spark.expressions import of_batch
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.contract import Table, progress_of
 from cdc_lake.tables.partitions import check_partitions
 from cdc_lake.tables.progress import BronzeProgress, KeyFrom, SilverProgress
@@ -80,7 +80,7 @@ class SilverTable:
             spark=spark,
             name=target.name,
             settings=settings,
-            schemas=lake.schema_files(Storage(spark)),
+            schemas=lake.schema_files(HadoopFiles(spark)),
             bronze=bronze,
             landed=landed,
             version=version,
@@ -230,8 +230,8 @@ class SilverTable:
             if name in self.settings.schema_.rename or name in self.settings.schema_.exclude:
                 continue
             if now is None:
-                todo = f"to restore it, run `cdc-lake rebuild --table {self.name}`; the run wrote nothing"
-                raise ConfigError(f"{self.name}.{name}", "another program removed the column from silver", todo)
+                cure = f"to restore it, run `cdc-lake rebuild --table {self.name}`; the run wrote nothing"
+                raise ConfigError(f"{self.name}.{name}", "another program removed the column from silver", cure)
             raise ConfigError(
                 f"{self.name}.{name}",
                 f"another program renamed the column to `{now}` in silver",

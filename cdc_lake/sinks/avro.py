@@ -139,12 +139,12 @@ def check_fits(spark: SparkSession, columns: StructType, text: str, where: str) 
     named = fields(tree)
     for name in columns.names:
         if name not in named:
-            todo = "add a field, or remove the column from the query"
-            raise IncompatibleSchemaError(where, f"it has no field for the column `{name}`", todo)
+            cure = "add a field, or remove the column from the query"
+            raise IncompatibleSchemaError(where, f"it has no field for the column `{name}`", cure)
     for name in named:
         if name not in columns.names:
-            todo = "select a column of this name, or remove the field"
-            raise IncompatibleSchemaError(where, f"its field `{name}` is not a column of the table", todo)
+            cure = "select a column of this name, or remove the field"
+            raise IncompatibleSchemaError(where, f"its field `{name}` is not a column of the table", cure)
     jvm: Any = spark.sparkContext._jvm
     record = jvm.org.apache.avro.Schema.Parser().parse(text)
     # Spark itself compares them only in the tasks that write.
@@ -153,8 +153,8 @@ def check_fits(spark: SparkSession, columns: StructType, text: str, where: str) 
         try:
             jvm.org.apache.spark.sql.avro.AvroSerializer(catalyst, record.getField(column.name).schema(), True)
         except Py4JJavaError as exc:
-            kind = column.dataType.simpleString()
-            what = f"the field `{column.name}` is {type_name(named[column.name])}, but Spark cannot write {kind} to it"
+            avro_type, spark_type = type_name(named[column.name]), column.dataType.simpleString()
+            what = f"the field `{column.name}` is {avro_type}, but Spark cannot write {spark_type} to it"
             raise IncompatibleSchemaError(where, what, "correct the field, or CAST the column") from exc
 
 
@@ -194,8 +194,8 @@ def _keys(columns: StructType, keys: Sequence[str]) -> list[StructField]:
 def _field(column: StructField, name: str, where: str) -> dict[str, Any]:
     """The field of a column or nested field; see `_avro_type`."""
     if not _NAME.fullmatch(column.name):
-        todo = "rename it with AS, using ASCII letters, digits and `_`"
-        raise IncompatibleSchemaError(f"column `{where}{column.name}`", "Avro does not allow this name", todo)
+        cure = "rename it with AS, using ASCII letters, digits and `_`"
+        raise IncompatibleSchemaError(f"column `{where}{column.name}`", "Avro does not allow this name", cure)
     return {"name": column.name, "type": _avro_type(column.dataType, f"{name}{column.name}", f"{where}{column.name}")}
 
 
@@ -210,26 +210,35 @@ def _doc(column: StructField) -> dict[str, str]:
     return {"doc": comment} if comment else {}
 
 
-def _avro_type(kind: DataType, name: str, where: str) -> Any:
+def _avro_type(spark_type: DataType, name: str, where: str) -> Any:
     """The Avro type of a column or nested field.
 
     Args:
         name: the name for a record.
         where: path of the field, for messages.
     """
-    match kind:
+    match spark_type:
         case DecimalType():
-            return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+            return {
+                "type": "bytes",
+                "logicalType": "decimal",
+                "precision": spark_type.precision,
+                "scale": spark_type.scale,
+            }
         case ArrayType():
-            return {"type": "array", "items": ["null", _avro_type(kind.elementType, name, where)]}
+            return {"type": "array", "items": ["null", _avro_type(spark_type.elementType, name, where)]}
         case MapType(keyType=StringType()):
-            return {"type": "map", "values": ["null", _avro_type(kind.valueType, name, where)]}
+            return {"type": "map", "values": ["null", _avro_type(spark_type.valueType, name, where)]}
         case StructType():
-            return {"type": "record", "name": name, "fields": [_optional(f, f"{name}.", f"{where}.") for f in kind]}
-    if type(kind) not in _TYPES:
-        todo = "CAST it in the query to another type"
-        raise IncompatibleSchemaError(f"column `{where}`", f"Avro has no type for {kind.simpleString()}", todo)
-    return _TYPES[type(kind)]
+            return {
+                "type": "record",
+                "name": name,
+                "fields": [_optional(f, f"{name}.", f"{where}.") for f in spark_type],
+            }
+    if type(spark_type) not in _TYPES:
+        cure = "CAST it in the query to another type"
+        raise IncompatibleSchemaError(f"column `{where}`", f"Avro has no type for {spark_type.simpleString()}", cure)
+    return _TYPES[type(spark_type)]
 
 
 def _identifier(text: str) -> str:

@@ -131,8 +131,8 @@ class KafkaSink:
     def _check_topic(self) -> None:
         """Check that the topic exists or may be created."""
         if not self._topic.exists() and not self._settings.create:
-            todo = "create it with cleanup.policy=compact, or remove `create: false` from the model's header"
-            raise ConfigError(f"topic {self._topic.name}", "the topic does not exist", todo)
+            cure = "create it with cleanup.policy=compact, or remove `create: false` from the model's header"
+            raise ConfigError(f"topic {self._topic.name}", "the topic does not exist", cure)
 
     def _create(self) -> None:
         """Create the topic if it does not exist. Topics that a broker creates itself are not compacted."""
@@ -147,8 +147,8 @@ class KafkaSink:
         except Py4JJavaError as exc:
             if match := _CONVERSION_ERROR.search(str(exc)):
                 what = f"its schema does not allow a value of the column `{match[1]}`; the batch may be partly sent"
-                todo = "correct the query or the handwritten schema"
-                raise IncompatibleSchemaError(f"topic {self._topic.name}", what, todo) from exc
+                cure = "correct the query or the handwritten schema"
+                raise IncompatibleSchemaError(f"topic {self._topic.name}", what, cure) from exc
             raise
 
 

@@ -27,7 +27,7 @@ _CLIENT_ERROR = re.compile(r"org\.apache\.kafka\.common\.(?:errors\.)?(\w+)(?:Ex
 _TOO_LARGE = "RecordTooLarge"
 _MAX_REQUEST_BYTES = 1 << 20
 """Kafka's default of `max.request.size`."""
-_TODO = "check that it runs and is reachable from this machine, then run again: that sends the whole batch again"
+_CURE = "check that it runs and is reachable from this machine, then run again: that sends the whole batch again"
 _PERMANENT = frozenset({_TOO_LARGE, "TopicAuthorization", "ClusterAuthorization", "InvalidConfiguration"})
 
 _CONNECT_PREFIX = "__connect.errors."
@@ -65,7 +65,7 @@ class KafkaTopic:
             ConfigError: the broker rejects the request.
             InfrastructureError: the broker does not respond.
         """
-        self._admin.check_reachable(self._timeout, _TODO)
+        self._admin.check_reachable(self._timeout, _CURE)
         asked = self._admin.client.describe_topics(TopicCollection([self.name]), request_timeout=self._timeout)
         return bool(self._answer(asked[self.name], unless=KafkaError.UNKNOWN_TOPIC_OR_PART))
 
@@ -141,14 +141,14 @@ class KafkaTopic:
             raise self._unavailable_error("no response") from exc
 
     def _rejection_error(self, why: str) -> ConfigError:
-        todo = f"check the topic's settings at the broker, and {self._settings}"
+        cure = f"check the topic's settings at the broker, and {self._settings}"
         if why == _TOO_LARGE:
-            todo = "raise max.request.size in kafka.java, and max.message.bytes of the topic if that is smaller"
-            return ConfigError(f"topic {self.name}", f"a record exceeds the size limit ({why})", todo)
-        return ConfigError(f"topic {self.name}", f"the broker rejects it ({why})", todo)
+            cure = "raise max.request.size in kafka.java, and max.message.bytes of the topic if that is smaller"
+            return ConfigError(f"topic {self.name}", f"a record exceeds the size limit ({why})", cure)
+        return ConfigError(f"topic {self.name}", f"the broker rejects it ({why})", cure)
 
     def _unavailable_error(self, why: str) -> CdcLakeError:
-        return self._admin.unavailable_error(why, _TODO)
+        return self._admin.unavailable_error(why, _CURE)
 
 
 def send_dead_letters(topic: KafkaTopic, rows: DataFrame) -> tuple[int, str | None]:

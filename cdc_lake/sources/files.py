@@ -29,7 +29,7 @@ from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.sources.logs import Span, TopicLog, count_offsets
 from cdc_lake.sources.topic_files import HIDDEN, FileHeaders, TopicFile, topic_files, unreadable_error, with_following
 from cdc_lake.spark.arrow_stage import from_rows
-from cdc_lake.storage.hadoop import Storage, translated
+from cdc_lake.storage.hadoop import HadoopFiles, translated
 from cdc_lake.tables.progress import Identity
 
 KeySchema = Callable[[str], str | None]
@@ -196,7 +196,7 @@ class TopicFiles:
         self._lake = lake
         self._spark = spark
         self._key_schema = key_schema
-        self._files: dict[str, dict[int, list[TopicFile]]] = {}
+        self._topic_files: dict[str, dict[int, list[TopicFile]]] = {}
         self._others: dict[str, list[str]] = {}
 
     def warnings(self, topic: str) -> list[str]:
@@ -207,9 +207,9 @@ class TopicFiles:
         return [f"{what} (or .json, .parquet): {listed}"] if other_paths else []
 
     def topics(self) -> list[str]:
-        todo = "allow the job's user to list and read it"
-        with translated(f"files.root: {self._root}", "it cannot be listed", todo, self._root):
-            return [name for name in self._storage.names(self._root) if not name.startswith(HIDDEN)]
+        cure = "allow the job's user to list and read it"
+        with translated(f"files.root: {self._root}", "it cannot be listed", cure, self._root):
+            return [name for name in self._files.names(self._root) if not name.startswith(HIDDEN)]
 
     def logs(self, topics: Sequence[str]) -> dict[str, TopicLog]:
         """See `TopicSource`. The topic's id stays the same if its files are replaced."""
@@ -223,7 +223,7 @@ class TopicFiles:
             for file, following in with_following(self._listed(topic)[partition])
             if file.start < span.end and (following is None or following > span.start)
         ]
-        rows = FileRows(spark, SchemaFiles(self._storage, self._lake), topic, self._key_schema(topic))
+        rows = FileRows(spark, SchemaFiles(self._files, self._lake), topic, self._key_schema(topic))
         by_schema = self._headers.by_schema(file for file, _ in wanted)
         parts = (rows.read(files, format, schema) for (format, schema), files in by_schema.items())
         in_spans = (
@@ -269,8 +269,8 @@ class TopicFiles:
         return count_offsets(spans) - records
 
     @cached_property
-    def _storage(self) -> Storage:
-        return Storage(self._spark())
+    def _files(self) -> HadoopFiles:
+        return HadoopFiles(self._spark())
 
     @cached_property
     def _headers(self) -> FileHeaders:
@@ -278,13 +278,13 @@ class TopicFiles:
 
     def _listed(self, topic: str) -> dict[int, list[TopicFile]]:
         """A topic's files by partition, in order of their offsets; listed once, until `logs` lists them again."""
-        if topic not in self._files:
+        if topic not in self._topic_files:
             folder = f"{self._root}/{topic}"
-            self._files[topic], self._others[topic] = topic_files(topic, folder, self._storage.files(folder))
-        return self._files[topic]
+            self._topic_files[topic], self._others[topic] = topic_files(topic, folder, self._files.below(folder))
+        return self._topic_files[topic]
 
     def _log(self, topic: str) -> TopicLog:
-        self._files.pop(topic, None)
+        self._topic_files.pop(topic, None)
         try:
             spans = {
                 partition: Span(files[0].start, files[-1].end or files[-1].start + self._headers.rows(files[-1]))

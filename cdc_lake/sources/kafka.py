@@ -33,7 +33,7 @@ _FETCH = {
 }
 _LATEST_MS = ((1 << 63) - 1) // 1000
 """Spark stores timestamps in microseconds."""
-_TODO = "check that it runs and is reachable from this machine, then run again"
+_CURE = "check that it runs and is reachable from this machine, then run again"
 _FEW_RECORDS, _FEW_BYTES = 1000, 16 << 20
 
 
@@ -65,7 +65,7 @@ class Broker:
         return self._warnings
 
     def topics(self) -> list[str]:
-        self._admin.check_reachable(self._timeout, _TODO)
+        self._admin.check_reachable(self._timeout, _CURE)
         try:
             topics = self._admin.client.list_topics(timeout=self._timeout).topics
         except KafkaException as exc:
@@ -73,7 +73,7 @@ class Broker:
         return sorted(topic for topic in topics if not topic.startswith(_INTERNAL_PREFIXES))
 
     def logs(self, topics: Sequence[str]) -> dict[str, TopicLog]:
-        self._admin.check_reachable(self._timeout, _TODO)
+        self._admin.check_reachable(self._timeout, _CURE)
         try:
             described = {
                 topic: future.result(self._timeout)
@@ -214,7 +214,7 @@ class Broker:
         return {(p.topic, p.partition): future.result(self._timeout).offset for p, future in asked.items()}
 
     def _translated(self, exc: Exception) -> CdcLakeError:
-        return permanent_error(self.name, str(exc)) or self._admin.unavailable_error(exc, _TODO)
+        return permanent_error(self.name, str(exc)) or self._admin.unavailable_error(exc, _CURE)
 
 
 def _offset(record: Message) -> int:

@@ -124,8 +124,8 @@ def offsets_of(place: StartPosition, log: TopicLog, source: TopicSource) -> dict
     for partition, offset in place.items():
         span = log.partitions.get(partition)
         if span is None:
-            todo = f"use one of the partitions 0 to {max(log.partitions)}"
-            raise ConfigError(f"{log.name}[{partition}]", "the topic does not have this partition", todo)
+            cure = f"use one of the partitions 0 to {max(log.partitions)}"
+            raise ConfigError(f"{log.name}[{partition}]", "the topic does not have this partition", cure)
         if not span.start <= offset <= span.end:
             raise ConfigError(
                 f"{log.name}[{partition}]",

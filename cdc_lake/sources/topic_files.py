@@ -202,5 +202,5 @@ class FileHeaders:
 def unreadable_error(where: str, why: Exception | str) -> InfrastructureError:
     """The error of a file or folder that cannot be read completely."""
     reason = why.java_exception.toString() if isinstance(why, Py4JJavaError) else str(why)
-    todo = "run again when the file is complete, or replace it; nothing was read"
-    return InfrastructureError(where, f"it cannot be read completely: {reason.splitlines()[0][:300]}", todo)
+    cure = "run again when the file is complete, or replace it; nothing was read"
+    return InfrastructureError(where, f"it cannot be read completely: {reason.splitlines()[0][:300]}", cure)

@@ -211,8 +211,8 @@ def recorded() -> Iterator[None]:
     """
     folder, conf = spark_home() / ARCHIVE_FOLDER, spark_home() / "conf"
     if not conf.is_dir() or {file.name for file in conf.iterdir()} != _CONF_FILES:
-        todo = f"remove files other than {', '.join(sorted(_CONF_FILES))} there, and run `cdc-lake jars fetch`"
-        raise InstallationError(str(conf), "Spark's settings are not those of `cdc-lake jars fetch`", todo)
+        cure = f"remove files other than {', '.join(sorted(_CONF_FILES))} there, and run `cdc-lake jars fetch`"
+        raise InstallationError(str(conf), "Spark's settings are not those of `cdc-lake jars fetch`", cure)
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "empty").mkdir(parents=True)
     shutil.copyfile(conf / "spark-defaults.conf", folder / "spark-defaults.conf")

@@ -114,8 +114,8 @@ def download(jars: Sequence[Jar], folder: Path) -> None:
         # If one jar is missing, Ivy does not write the others either.
         failed = [jar for jar in missing if f"not found: {jar.group}#{jar.artifact};{jar.version}" in output] or missing
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-        cause, todo = _failure_cause(output)
-        raise InstallationError(failed[0].coordinates + more, f"cannot download it: {cause}", todo)
+        cause, cure = _failure_cause(output)
+        raise InstallationError(failed[0].coordinates + more, f"cannot download it: {cause}", cure)
 
 
 def _accept(jar: Jar, work: Path, cache: Path) -> None:
@@ -200,8 +200,8 @@ def _trust_store_of_python() -> bytes:
 
 
 def _failure_cause(output: str) -> tuple[str, str]:
-    for pattern, cause, todo in _CAUSES:
+    for pattern, cause, cure in _CAUSES:
         match = re.search(pattern, output)
         if match:
-            return f"{cause} ({match.group(1)})", todo
+            return f"{cause} ({match.group(1)})", cure
     return "the repository does not have it (404)", "check whether the mirror in CDC_LAKE_MAVEN_MIRROR has it"

@@ -98,8 +98,8 @@ def start_jvm() -> Any:
             "Spark's Java, which does not start", TEMPORARY
         ):
             raise error from exc
-        todo = f"see its output above, and set JAVA_HOME to a complete Java {JAVA_VERSION}"
-        raise InstallationError("Spark", "its Java does not start", todo) from exc
+        cure = f"see its output above, and set JAVA_HOME to a complete Java {JAVA_VERSION}"
+        raise InstallationError("Spark", "its Java does not start", cure) from exc
     atexit.unregister(_stop_releasing_objects)
     atexit.register(_stop_releasing_objects)
     return SparkContext._jvm

@@ -39,7 +39,7 @@ from cdc_lake.spark.versions import (
 )
 from cdc_lake.storage.exhaustion import TEMPORARY, exhaustion_error
 from cdc_lake.storage.files import Files, LocalFiles
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 
 DRIVER_OPTIONS: Final = "spark.driver.extraJavaOptions"
 EXECUTOR_OPTIONS: Final = "spark.executor.extraJavaOptions"
@@ -274,7 +274,7 @@ def lake_files(root: str, spark: SparkSession | None) -> Files:
     Raises:
         InstallationError: Java does not start.
     """
-    return LocalFiles.of(root) or Storage.of(*hadoop(spark))
+    return LocalFiles.of(root) or HadoopFiles.of(*hadoop(spark))
 
 
 def hadoop(spark: SparkSession | None) -> tuple[Any, Any]:

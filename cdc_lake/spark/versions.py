@@ -141,7 +141,7 @@ class Incompatibility:
 
     what: str
     why: str
-    todo: str
+    cure: str
     is_met: Callable[[InstalledVersions, Mapping[str, str]], bool]
     passes_amazons: bool = False
 
@@ -275,7 +275,7 @@ def check(builds: InstalledVersions, settings: Mapping[str, str]) -> None:
         if not broken.is_met(builds, settings):
             continue
         if not (broken.passes_amazons and _is_amazons(builds)):
-            raise InstallationError(f"{broken.what} ({builds})", broken.why, broken.todo)
+            raise InstallationError(f"{broken.what} ({builds})", broken.why, broken.cure)
         logger.warning(
             "%s (%s): with open-source builds %s; cdc_lake was not tested with Amazon's builds",
             broken.what,

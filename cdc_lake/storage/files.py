@@ -24,7 +24,7 @@ _CHECKSUM = re.compile(r"\..+\.crc")
 
 
 class Files(ABC):
-    """Small files, and parts of large ones: `LocalFiles` without Spark, or Hadoop's `Storage`."""
+    """Small files, and parts of large ones: `LocalFiles` without Spark, or `HadoopFiles`."""
 
     @abstractmethod
     def exists(self, path: str) -> bool:
@@ -154,9 +154,9 @@ class LocalFiles(Files):
         try:
             write_whole(file, text)
         except OSError as exc:
-            todo = "allow the job's user to write, read and remove files there"
+            cure = "allow the job's user to write, read and remove files there"
             raise exhaustion_error(path, exc, str(file.parent)) or ConfigError(
-                path, f"it cannot be written: {exc.strerror}", todo
+                path, f"it cannot be written: {exc.strerror}", cure
             ) from exc
 
     def _subfolders(self, folder: str) -> list[str]:

@@ -40,7 +40,7 @@ _FILE_STATUS = re.compile(r"FileStatus\{path=(.*?); isDirectory=false; .*?\bmodi
 
 
 @contextmanager
-def translated(where: str, what: str, todo: str, folder: str) -> Iterator[None]:
+def translated(where: str, what: str, cure: str, folder: str) -> Iterator[None]:
     """Translate a store's errors to cdc_lake's.
 
     Raises:
@@ -56,25 +56,25 @@ def translated(where: str, what: str, todo: str, folder: str) -> Iterator[None]:
         message = text.splitlines()[0][:300]
         if any(sign in message for sign in _UNREACHABLE):
             raise InfrastructureError(where, f"the store does not respond: {message}", "run again") from exc
-        raise ConfigError(where, f"{what}: {message}", todo) from exc
+        raise ConfigError(where, f"{what}: {message}", cure) from exc
 
 
-class Storage(Files):
+class HadoopFiles(Files):
     """Files, accessed through Hadoop's file systems."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._use(spark._jvm, spark._jsc.hadoopConfiguration())
 
     @classmethod
-    def of(cls, jvm: Any, conf: Any) -> "Storage":
+    def of(cls, jvm: Any, conf: Any) -> "HadoopFiles":
         """The files without a session.
 
         Args:
             conf: Hadoop's configuration.
         """
-        storage = cls.__new__(cls)
-        storage._use(jvm, conf)
-        return storage
+        files = cls.__new__(cls)
+        files._use(jvm, conf)
+        return files
 
     def _use(self, jvm: Any, conf: Any) -> None:
         self._jvm = jvm
@@ -123,7 +123,7 @@ class Storage(Files):
         """Whether files appear in this store only when they are complete."""
         return self._scheme(path) in _WHOLE_OBJECTS
 
-    def files(self, folder: str) -> Iterator[tuple[str, int]]:
+    def below(self, folder: str) -> Iterator[tuple[str, int]]:
         """Paths of the files below a folder, each with its modification time in ms."""
         if not self.exists(folder):
             return
@@ -158,7 +158,7 @@ class Storage(Files):
         fs, at = self._fs(path), self._path(path)
         status = fs.getFileStatus(at)
         stream = fs.openFile(at).withFileStatus(status).build().get()  # saves S3 another request for the length
-        return cast(BinaryIO, _HadoopFile(stream, status.getLen(), self._jvm.org.apache.commons.io.IOUtils))
+        return cast(BinaryIO, _HadoopStream(stream, status.getLen(), self._jvm.org.apache.commons.io.IOUtils))
 
     def first_line(self, path: str) -> str | None:
         """The first line of a file; None if the file does not exist or is empty."""
@@ -294,7 +294,7 @@ class Storage(Files):
         return self._path(path).getFileSystem(self._conf)
 
 
-class _HadoopFile(io.RawIOBase):
+class _HadoopStream(io.RawIOBase):
     """Random access to a file through Hadoop."""
 
     def __init__(self, stream: Any, length: int, utils: Any) -> None:

@@ -100,8 +100,8 @@ class Table(Protocol[P]):
     def size(self) -> int:
         """Total bytes of its files."""
 
-    def stored_type(self, kind: str) -> str:
-        """The Spark type with which the table stores a column of Spark type `kind`."""
+    def stored_type(self, spark_type: str) -> str:
+        """The Spark type with which the table stores a column of type `spark_type`."""
 
     def progress(self, as_of: int | None = None) -> P | None:
         """The progress of the newest version, or of `as_of`; none before the table is created.

@@ -6,7 +6,7 @@ from itertools import takewhile
 from urllib.parse import unquote
 
 from cdc_lake.errors import DamagedFileError
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.hudi_folder import METADATA_FOLDER
 from cdc_lake.tables.newest import LOG_FOLDER
 
@@ -49,7 +49,7 @@ def damage_error(error: Exception, where: str) -> DamagedFileError | None:
     return None
 
 
-def log_damage_error(error: Exception, storage: Storage, path: str) -> DamagedFileError | None:
+def log_damage_error(error: Exception, files: HadoopFiles, path: str) -> DamagedFileError | None:
     """The error of a missing or damaged entry of Delta's log that Delta does not name; none for other causes."""
     folder, message = f"{path}/{LOG_FOLDER}", str(error)
     if match := re.search(r"DELTA_VERSIONS_NOT_CONTIGUOUS\] \w+ \(([\d, ]+)\)", message):
@@ -58,8 +58,8 @@ def log_damage_error(error: Exception, storage: Storage, path: str) -> DamagedFi
         return DamagedFileError(f"{folder}/{missing:020d}.json", _MISSING)
     if "MALFORMED_RECORD_IN_PARSING" not in message:
         return None
-    entries = (f"{folder}/{name}" for name in storage.names(folder) if name.endswith(".json"))
-    broken = next((file for file in entries if not _is_json(storage.read_text(file))), None)
+    entries = (f"{folder}/{name}" for name in files.names(folder) if name.endswith(".json"))
+    broken = next((file for file in entries if not _is_json(files.read_text(file))), None)
     return DamagedFileError(broken, _CHANGED) if broken else None
 
 

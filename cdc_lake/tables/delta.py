@@ -17,7 +17,7 @@ from cdc_lake.columns import DELETE, KEEP, KEY, quoted
 from cdc_lake.config import DeletionVectors, PartitionField
 from cdc_lake.errors import ExpiredError, TableLockedError
 from cdc_lake.spark.expressions import built_once
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.contract import Changes, Commit, P, Version, read_back
 from cdc_lake.tables.delta_commits import DeltaCommits
 from cdc_lake.tables.delta_write import (
@@ -67,7 +67,7 @@ class DeltaLakeTable(Generic[P]):
     ) -> None:
         self.path = path
         self._spark = spark
-        self._storage = Storage(spark)
+        self._files = HadoopFiles(spark)
         self._partitions = tuple(partitions)
         self._partition_by = (*partition_by, *(field.name for field in partitions))
         self._statistics = tuple(statistics)
@@ -75,7 +75,7 @@ class DeltaLakeTable(Generic[P]):
         self._properties = dict(properties or {})
         if deletion_vectors != "auto":
             self._properties[DELETION_VECTORS] = str(deletion_vectors == "on").lower()
-        self._commits: DeltaCommits[P] = DeltaCommits(spark, self._storage, path)
+        self._commits: DeltaCommits[P] = DeltaCommits(spark, self._files, path)
 
     def exists(self) -> bool:
         return self.version() >= 0
@@ -103,8 +103,8 @@ class DeltaLakeTable(Generic[P]):
         names = snapshot.metadata().partitionColumns()
         return tuple(names.apply(number) for number in range(names.size()))
 
-    def stored_type(self, kind: str) -> str:
-        return kind
+    def stored_type(self, spark_type: str) -> str:
+        return spark_type
 
     def commit_info(self, version: int) -> dict[str, Any] | None:
         """The `commitInfo` of a commit; none if the commit's file was cleaned up."""
@@ -172,7 +172,7 @@ class DeltaLakeTable(Generic[P]):
         except AnalysisException:  # the log no longer has all commits of this version
             return False
         removed = set(files).difference(self._rows().inputFiles())
-        return all(self._storage.exists(unquote(file)) for file in removed)
+        return all(self._files.exists(unquote(file)) for file in removed)
 
     def version_at(self, at_ms: int) -> int | None:
         return self._commits.version_at(at_ms)

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.errors import DamagedFileError, ExpiredError, NoProgressError
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.contract import P, Version
 from cdc_lake.tables.damage import log_damage_error
 from cdc_lake.tables.newest import LOG_FOLDER, LogicalFile
@@ -47,9 +47,9 @@ class DeltaCommits(Generic[P]):
         own: the version of cdc_lake's newest valid commit; none until `progress_at` has found it.
     """
 
-    def __init__(self, spark: SparkSession, storage: Storage, path: str) -> None:
+    def __init__(self, spark: SparkSession, files: HadoopFiles, path: str) -> None:
         self._spark = spark
-        self._storage = storage
+        self._files = files
         self._path = path
         self._seen: Any = None
         self.own: int | None = None
@@ -101,10 +101,10 @@ class DeltaCommits(Generic[P]):
             DamagedFileError: the file is not JSON.
         """
         file = self._file(version)
-        line = self._storage.first_line(file)
+        line = self._files.first_line(file)
         if line is None:
             return None
-        actions = [line] if line.startswith('{"commitInfo"') else self._storage.read_text(file).split("\n")
+        actions = [line] if line.startswith('{"commitInfo"') else self._files.read_text(file).split("\n")
         try:
             infos = [json.loads(action).get("commitInfo") for action in actions if '"commitInfo"' in action]
         except ValueError as exc:
@@ -190,8 +190,8 @@ class DeltaCommits(Generic[P]):
 
     def expired_error(self, what: str) -> ExpiredError:
         """The error of a version that the table no longer retains."""
-        todo = "use a newer version; delta.deletedFileRetentionDuration sets how long files are retained"
-        return ExpiredError(self._path, what, todo)
+        cure = "use a newer version; delta.deletedFileRetentionDuration sets how long files are retained"
+        return ExpiredError(self._path, what, cure)
 
     def _file(self, version: int) -> str:
         return f"{self._path}/{LOG_FOLDER}/{version:020d}.json"
@@ -199,7 +199,7 @@ class DeltaCommits(Generic[P]):
     def _actions(self, version: int) -> Iterator[dict[str, Any]]:
         """A commit's actions; a RESTORE may remove files and add them again."""
         try:
-            text = self._storage.read_text(self._file(version))
+            text = self._files.read_text(self._file(version))
         except Py4JJavaError as exc:
             raise self.expired_error(f"the log no longer has the changes of version {version}") from exc
         return map(json.loads, text.splitlines())
@@ -252,7 +252,7 @@ class DeltaCommits(Generic[P]):
         try:
             yield
         except (PySparkException, Py4JJavaError) as exc:
-            if known := log_damage_error(exc, self._storage, self._path):
+            if known := log_damage_error(exc, self._files, self._path):
                 raise known from exc
             raise
 

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from cdc_lake.columns import quoted, type_text
 from cdc_lake.errors import ConfigError, TableLockedError
 from cdc_lake.spark.versions import tell_conflicts
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 
 tell_conflicts()
 
@@ -115,12 +115,12 @@ def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterat
 
 def _constraint_error(path: str, error: Exception) -> ConfigError | None:
     """The error of a table property or constraint that rejected a write; none for other causes."""
-    for sign, what, cure in _SET_BY_HAND:
+    for sign, what, clause in _SET_BY_HAND:
         if match := re.search(sign, str(error)):
             (name,) = match.groups() or ("",)
-            todo = f"to remove it, run ALTER TABLE delta.{quoted(path)} {cure.format(name)}"
+            cure = f"to remove it, run ALTER TABLE delta.{quoted(path)} {clause.format(name)}"
             return ConfigError(
-                path, f"{what.format(name)} rejects the source's rows; the batch was not committed", todo
+                path, f"{what.format(name)} rejects the source's rows; the batch was not committed", cure
             )
     return None
 
@@ -158,14 +158,14 @@ def vacuum(spark: SparkSession, path: str) -> int:
     Returns:
         The number of bytes removed.
     """
-    storage = Storage(spark)
-    before = storage.size(path)
+    files = HadoopFiles(spark)
+    before = files.size(path)
     # Otherwise it lists one folder in 10,000 tasks.
     tasks = str(4 * spark.sparkContext.defaultParallelism)
     listing = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": tasks}
     with session_settings(spark, listing), _prints_to_stderr(spark):
         DeltaTable.forPath(spark, path).vacuum()
-    return max(before - storage.size(path), 0)
+    return max(before - files.size(path), 0)
 
 
 @contextmanager

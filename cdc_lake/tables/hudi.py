@@ -22,7 +22,7 @@ from cdc_lake.columns import DELETE, HUDI_PREFIX, KEEP, KEY, quoted
 from cdc_lake.config import PartitionField
 from cdc_lake.errors import ConfigError, TableLockedError, UnsupportedError
 from cdc_lake.points import time_text
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.contract import Changes, Commit, P, Version, progress_of, read_back
 from cdc_lake.tables.hudi_commits import HudiCommits, OwnCommit, commit_metadata
 from cdc_lake.tables.hudi_folder import HudiFolder, milliseconds, others_since, wait_until_past
@@ -65,7 +65,7 @@ class HudiTable(Generic[P]):
         spark: SparkSession,
         path: str,
         *,
-        kind: HudiType = "cow",
+        table_type: HudiType = "cow",
         partitions: Sequence[PartitionField] = (),
         buckets: int | None = None,
         table_version: Literal[6] | None = None,
@@ -74,9 +74,9 @@ class HudiTable(Generic[P]):
         self.path = path
         self._spark = spark
         is_version_6 = table_version is not None
-        self._settings = HudiSettings(kind, tuple(partitions), buckets, is_version_6, dict(properties or {}))
-        self._storage = Storage(spark)
-        self._folder = HudiFolder(self._storage, path, is_version_6=is_version_6)
+        self._settings = HudiSettings(table_type, tuple(partitions), buckets, is_version_6, dict(properties or {}))
+        self._files = HadoopFiles(spark)
+        self._folder = HudiFolder(self._files, path, is_version_6=is_version_6)
         self._commits: HudiCommits[P] = HudiCommits(spark, self._folder, is_version_6=is_version_6)
 
     def differing_settings(self) -> str | None:
@@ -119,10 +119,10 @@ class HudiTable(Generic[P]):
 
     def size(self) -> int:
         """Total bytes of its files, including older versions."""
-        return self._storage.size(self.path)
+        return self._files.size(self.path)
 
-    def stored_type(self, kind: str) -> str:
-        return stored_type(kind)
+    def stored_type(self, spark_type: str) -> str:
+        return stored_type(spark_type)
 
     def progress(self, as_of: int | None = None) -> P | None:
         commit = self._commits.own(as_of)
@@ -137,7 +137,7 @@ class HudiTable(Generic[P]):
 
     def partition_folders(self) -> list[str]:
         """See `Table`. For example `partition_x=a`."""
-        return [name for name in self._storage.names(self.path) if name.startswith(f"{self._settings.partition}=")]
+        return [name for name in self._files.names(self.path) if name.startswith(f"{self._settings.partition}=")]
 
     def read(self, as_of: int | None = None) -> DataFrame:
         return self._shown(self._rows({} if as_of is None else _as_of(as_of)))
@@ -238,7 +238,7 @@ class HudiTable(Generic[P]):
             if operation == "upsert" and not known.keeps_arrays:
                 self._check_keeps_arrays(progress)
         table_id = known.table_id if known else uuid.uuid4().hex
-        is_atomic = self._storage.is_atomic(self.path)
+        is_atomic = self._files.is_atomic(self.path)
         uses_row_writer = not has_short_decimals(rows.schema)
         settings = {
             **self._settings.of_write(self.path, operation, keys, is_atomic=is_atomic, uses_row_writer=uses_row_writer),

@@ -16,7 +16,7 @@ from fastavro import block_reader
 
 from cdc_lake.errors import DamagedFileError, IncompleteWriteError, InfrastructureError
 from cdc_lake.points import time_text
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 
 METADATA_FOLDER = ".hoodie"
 """Metadata folder of Hudi tables."""
@@ -39,9 +39,9 @@ MAX_SECONDS_AHEAD = 10.0
 class HudiFolder:
     """The metadata folder."""
 
-    def __init__(self, storage: Storage, path: str, *, is_version_6: bool) -> None:
+    def __init__(self, files: HadoopFiles, path: str, *, is_version_6: bool) -> None:
         self.path = path
-        self._storage = storage
+        self._files = files
         self._folder = f"{path}/{METADATA_FOLDER}"
         self._timelines = (self._folder, f"{self._folder}/timeline")
         self._timeline = self._timelines[0 if is_version_6 else 1]
@@ -64,17 +64,17 @@ class HudiFolder:
             return properties
         if not self._is_begun():
             return None
-        if not self._storage.exists(file := f"{self.path}/{_PROPERTIES_FILE}"):
+        if not self._files.exists(file := f"{self.path}/{_PROPERTIES_FILE}"):
             raise DamagedFileError(file, "the file is missing")
         return {}
 
     def timeline(self) -> dict[str, int]:
         """The timeline's files: name -> size in bytes."""
-        return self._storage.sizes(self._timeline)
+        return self._files.sizes(self._timeline)
 
     def modified_ms(self, name: str) -> int:
         """Modification time of a file of the timeline, in milliseconds since 1970."""
-        modified_ms = self._storage.modified_ms(f"{self._timeline}/{name}")
+        modified_ms = self._files.modified_ms(f"{self._timeline}/{name}")
         assert modified_ms is not None, "the instant is on the timeline"
         return modified_ms
 
@@ -86,13 +86,13 @@ class HudiFolder:
         """
         if self._is_complete:
             return
-        files = self._incomplete(self.timeline())
+        incomplete = self._incomplete(self.timeline())
         if self._is_halfway_changed():
-            files.append(_PROPERTIES_FILE)
-        if files:
+            incomplete.append(_PROPERTIES_FILE)
+        if incomplete:
             raise IncompleteWriteError(
                 self.path,
-                f"{files[0]} is incomplete: a run is writing it, or was killed while it wrote it",
+                f"{incomplete[0]} is incomplete: a run is writing it, or was killed while it wrote it",
                 "read again; if that does not help, run the job that writes this table: it repairs the table",
             )
         self._is_complete = True
@@ -102,28 +102,28 @@ class HudiFolder:
         done = []
         timeline = self.timeline()
         if self._is_halfway_changed():
-            backup = self._storage.read_text(f"{self.path}/{_BACKUP_FILE}")
-            self._storage.replace(f"{self.path}/{_PROPERTIES_FILE}", backup)
+            backup = self._files.read_text(f"{self.path}/{_BACKUP_FILE}")
+            self._files.replace(f"{self.path}/{_PROPERTIES_FILE}", backup)
             done.append(f"restored {_PROPERTIES_FILE} from Hudi's backup: a killed run was changing it")
         elif self._is_halfway_created():
-            self._storage.remove_folder(self._folder)
+            self._files.remove_folder(self._folder)
             done.append(f"removed {METADATA_FOLDER}: a killed run had not finished creating the table")
         for name in self._incomplete(timeline):
             file = f"{self._timeline}/{name}"
             if not is_removable(name, timeline):
                 raise DamagedFileError(file, "the file is incomplete, and later commits build on it")
-            self._storage.remove(file)
+            self._files.remove(file)
             done.append(f"removed {name}: a killed run had not finished writing it")
         return done
 
     def _properties_in(self, file: str) -> dict[str, str] | None:
-        lines = (self._storage.read_bytes(f"{self.path}/{file}") or b"").decode(errors="replace").splitlines()
+        lines = (self._files.read_bytes(f"{self.path}/{file}") or b"").decode(errors="replace").splitlines()
         properties = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
         return properties if HUDI_CHECKSUM in properties else None
 
     def _is_begun(self) -> bool:
         """Whether the timeline of any table version has an action."""
-        return any(_FILE.fullmatch(name) for folder in self._timelines for name in self._storage.sizes(folder))
+        return any(_FILE.fullmatch(name) for folder in self._timelines for name in self._files.sizes(folder))
 
     def _is_halfway_changed(self) -> bool:
         """Whether the properties are complete only in the backup that Hudi makes before it changes them."""
@@ -131,12 +131,12 @@ class HudiFolder:
 
     def _is_halfway_created(self) -> bool:
         """Whether there is a folder without complete properties and without any action."""
-        return self._storage.exists(self._folder) and self.properties() is None and not self._is_begun()
+        return self._files.exists(self._folder) and self.properties() is None and not self._is_begun()
 
     def _incomplete(self, timeline: Mapping[str, int]) -> list[str]:
-        if self._storage.is_atomic(self.path):
+        if self._files.is_atomic(self.path):
             return []
-        return incomplete_files(timeline, lambda name: self._storage.read_bytes(f"{self._timeline}/{name}"))
+        return incomplete_files(timeline, lambda name: self._files.read_bytes(f"{self._timeline}/{name}"))
 
 
 def incomplete_files(sizes: Mapping[str, int], read: Callable[[str], bytes | None]) -> list[str]:

@@ -77,7 +77,7 @@ class HudiSettings:
         properties: Hudi's settings for each write, which override the defaults.
     """
 
-    kind: HudiType
+    table_type: HudiType
     partitions: Sequence[PartitionField]
     buckets: int | None
     is_version_6: bool
@@ -91,7 +91,7 @@ class HudiSettings:
     def differing(self, stored: Mapping[str, str]) -> str | None:
         """Description of the first stored table property that differs from these settings; none if all match."""
         wanted = {
-            "hoodie.table.type": _TYPES[self.kind],
+            "hoodie.table.type": _TYPES[self.table_type],
             **(_STORED_VERSION_6 if self.is_version_6 else _STORED),
             "hoodie.table.recordkey.fields": KEY,
             "hoodie.table.partition.fields": self.partition,
@@ -111,13 +111,13 @@ class HudiSettings:
         """
         return {
             **_WRITE,
-            **_WRITE_OF_TYPE[self.kind],
+            **_WRITE_OF_TYPE[self.table_type],
             **self._of_index(keys),
             **(_WRITE_VERSION_6 if self.is_version_6 else {}),
             **({} if is_atomic else _WRITE_IN_PLACE),
             **self.properties,
             "hoodie.table.name": path.rstrip("/").rpartition("/")[2],
-            "hoodie.datasource.write.table.type": _TYPES[self.kind],
+            "hoodie.datasource.write.table.type": _TYPES[self.table_type],
             "hoodie.datasource.write.operation": operation,
             "hoodie.datasource.write.row.writer.enable": str(uses_row_writer).lower(),
             # Only an overwrite can drop columns.
@@ -140,19 +140,19 @@ class HudiSettings:
         }
 
 
-def stored_type(kind: str) -> str:
+def stored_type(spark_type: str) -> str:
     """The Spark type with which Hudi stores a type. Its schema is Avro, whose smallest integer type is int."""
-    return _SMALL.sub("int", kind)
+    return _SMALL.sub("int", spark_type)
 
 
-def check_names(path: str, kind: DataType) -> None:
+def check_names(path: str, data_type: DataType) -> None:
     """Check that Avro, the format of Hudi's schema, allows all names.
 
     Raises:
         UnsupportedError: Avro does not allow a name.
     """
-    if isinstance(kind, StructType):
-        for field in kind:
+    if isinstance(data_type, StructType):
+        for field in data_type:
             if not field.name.isidentifier():
                 raise UnsupportedError(
                     path,
@@ -160,10 +160,10 @@ def check_names(path: str, kind: DataType) -> None:
                     "set field.name.adjustment.mode=avro on the connector, or store this table in Delta",
                 )
             check_names(path, field.dataType)
-    elif isinstance(kind, ArrayType):
-        check_names(path, kind.elementType)
-    elif isinstance(kind, MapType):
-        check_names(path, kind.valueType)
+    elif isinstance(data_type, ArrayType):
+        check_names(path, data_type.elementType)
+    elif isinstance(data_type, MapType):
+        check_names(path, data_type.valueType)
 
 
 def nullable_columns(schema: StructType) -> list[Column]:
@@ -174,14 +174,14 @@ def nullable_columns(schema: StructType) -> list[Column]:
     ]
 
 
-def _nullable(kind: DataType) -> DataType:
-    if isinstance(kind, ArrayType):
-        return ArrayType(_nullable(kind.elementType))
-    if isinstance(kind, MapType):
-        return MapType(kind.keyType, _nullable(kind.valueType))
-    if isinstance(kind, StructType):
-        return StructType([StructField(field.name, _nullable(field.dataType)) for field in kind])
-    return kind
+def _nullable(data_type: DataType) -> DataType:
+    if isinstance(data_type, ArrayType):
+        return ArrayType(_nullable(data_type.elementType))
+    if isinstance(data_type, MapType):
+        return MapType(data_type.keyType, _nullable(data_type.valueType))
+    if isinstance(data_type, StructType):
+        return StructType([StructField(field.name, _nullable(field.dataType)) for field in data_type])
+    return data_type
 
 
 def has_short_decimals(schema: StructType) -> bool:

@@ -25,14 +25,14 @@ def check_partitions(
     storage: StorageConfig,
     columns: Mapping[str, str],
     keys: Collection[str],
-    todo: str = "correct `partition_by` in the `storage` setting of this table",
+    cure: str = "correct `partition_by` in the `storage` setting of this table",
 ) -> None:
     """Check that a table can be partitioned as its settings say.
 
     Args:
         columns: the source's columns, name -> Spark type.
         keys: its primary key. If `columns` has only these, the other columns are not known yet.
-        todo: what to do if the check fails.
+        cure: what to do if the check fails.
 
     Raises:
         ConfigError: a column does not exist or has the wrong type; or with `buckets`, a partition column is not part
@@ -40,19 +40,19 @@ def check_partitions(
     """
     fields = storage.partitions
     if clash := fields and columns.keys() & {joint_name(fields), *(field.name for field in fields)}:
-        raise ConfigError(table, f"its column {min(clash)} has the name of a partition column", todo)
+        raise ConfigError(table, f"its column {min(clash)} has the name of a partition column", cure)
     for field in fields:
         if storage.buckets and field.column not in keys:
             what = f"with `buckets`, partition columns must be part of the key, but `{field.column}` is not"
-            raise ConfigError(table, what, f"remove `buckets`, or {todo}")
+            raise ConfigError(table, what, f"remove `buckets`, or {cure}")
         kind = columns.get(field.column)
         if kind is None:
             if columns.keys() > set(keys):
-                raise ConfigError(table, f"the column `{field.column}` of `partition_by` does not exist", todo)
+                raise ConfigError(table, f"the column `{field.column}` of `partition_by` does not exist", cure)
             continue
         if kind.startswith(_WITHOUT_TEXT) or (field.part in _FORMATS and kind not in _MOMENTS):
             part = "" if field.part == "value" else f"{field.part} of "
-            raise ConfigError(table, f"`partition_by` does not support {part}`{field.column}` of type {kind}", todo)
+            raise ConfigError(table, f"`partition_by` does not support {part}`{field.column}` of type {kind}", cure)
 
 
 def partition_columns(

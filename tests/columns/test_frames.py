@@ -85,10 +85,10 @@ def test_every_key_frame_with_every_value_frame_decodes_equally(
                     ),
                 )
 
-    done = lake.land()
+    report = lake.land()
     rows = lake.fold()
 
-    assert (done.error, done.rows["quarantined"]) == (None, 0)
+    assert (report.error, report.rows["quarantined"]) == (None, 0)
     assert {(r["framing"]["key"], r["framing"]["value"]) for r in lake.bronze()} >= {
         (key, value) for key, _ in FRAMES for value, _ in FRAMES
     }
@@ -118,9 +118,9 @@ def test_configured_frame_is_not_guessed(
             (None, []) if value is None else wire.framed(frame, kind and reference(kind, "value"), value, "value"),
         )
 
-    done = lake.land()
+    report = lake.land()
 
-    assert (done.error, done.rows["quarantined"]) == (None, 0)
+    assert (report.error, report.rows["quarantined"]) == (None, 0)
     check_life(lake.fold(), 0)
 
 
@@ -141,9 +141,9 @@ def test_unknown_id_in_a_header_does_not_stop_a_bare_topic(
             lake.send(key, (value, headers))
             break
 
-    done = lake.land()
+    report = lake.land()
 
-    assert (done.error, done.rows["ok"], done.rows["quarantined"]) == (None, 1, 1)
+    assert (report.error, report.rows["ok"], report.rows["quarantined"]) == (None, 1, 1)
 
 
 def key_problem(spark: SparkSession, keys: Sequence[bytes], wire_format: str) -> list[str]:

@@ -68,21 +68,21 @@ class Logs:
             self.broker.append(Record(None, value, self.topic, partition, offset, at))
 
     def land(self, **more: Any) -> TableReport:
-        (done,) = run_bronze(
+        (report,) = run_bronze(
             self.config, [self.topic], self.spark, source=self.broker, registry=self.registry, **more
         ).tables
-        return done
+        return report
 
     def fold(self) -> TableReport:
-        (done,) = run_silver(self.config, [self.topic], self.spark).tables
-        return done
+        (report,) = run_silver(self.config, [self.topic], self.spark).tables
+        return report
 
     def take(self) -> TableReport:
         landed = self.land()
         assert landed.error is None, landed.error
-        done = self.fold()
-        assert done.error is None, done.error
-        return done
+        report = self.fold()
+        assert report.error is None, report.error
+        return report
 
     def path(self, layer: str) -> str:
         return f"{self.root}/{layer}/{self.topic.replace('.', '/')}"
@@ -135,11 +135,11 @@ def test_each_line_becomes_one_row_with_its_derived_date(logs: Logs) -> None:
     logs.send(line(1), line(2, 503), b'{"timestamp": "cut o')
     logs.send(line(11), None, partition=1)
 
-    done = logs.take()
+    report = logs.take()
     logs.send(line(12, referer="here"), line(12, referer="here"))  # two equal lines are two rows
     logs.take()
 
-    assert done.rows == {"events": 3, "appended": 3, "truncates": 0, "paired_tombstones": 0, "rejected": 0}
+    assert report.rows == {"events": 3, "appended": 3, "truncates": 0, "paired_tombstones": 0, "rejected": 0}
     rows = logs.rows()
     assert logs.places() == [(0, 0), (0, 1), (0, 3), (0, 4), (1, 0)]
     assert [(row["path"], row["status"], row["bytes"] - 2**40, row["date"], row["is_error"]) for row in rows] == [
@@ -203,9 +203,9 @@ def test_records_reread_by_a_restored_bronze_are_appended_once(
     logs.send(line(7))
     logs.settings["read"] = {"max_records_per_batch": 2}  # the last of several batches has the new records
     logs.land()
-    done = logs.fold()
+    report = logs.fold()
 
-    assert done.error is None and done.rows.get("already_there", 0) >= 4, done
+    assert report.error is None and report.rows.get("already_there", 0) >= 4, report
     assert logs.places() == [(0, 0), (0, 1), (0, 2), (0, 4), (0, 5), (0, 6), (0, 7), (1, 0)]
     logs.send(line(8))
     assert "already_there" not in logs.take().rows  # and later batches are not compared
@@ -218,8 +218,8 @@ def test_replayed_records_and_former_rejects_are_appended(logs: Logs) -> None:
     assert logs.places() == [(0, 0)]
 
     logs.settings["quality"] = {"expectations": ({"name": "real", "holds": "status < 1000", "on_fail": "reject"},)}
-    (done,) = replay_quarantined(logs.config, [TOPIC], logs.spark, registry=logs.registry).tables
-    assert done.rows["replayed"] == 1, done
+    (report,) = replay_quarantined(logs.config, [TOPIC], logs.spark, registry=logs.registry).tables
+    assert report.rows["replayed"] == 1, report
     logs.take()
 
     assert logs.places() == [(0, 0), (0, 1)]
@@ -280,11 +280,11 @@ def test_invalid_derive_expression_exits_2_and_writes_nothing(
     own = LOGS["merge"]["derive"]
     monkeypatch.setitem(half_folded.settings, "merge", {"mode": "append", "derive": {**own, **derive}})
 
-    done = half_folded.fold()
+    report = half_folded.fold()
 
-    assert done.error is not None and done.error.exit_code == 2
-    assert done.error.message.startswith(f"{TOPIC}: merge.derive: ")
-    assert re.search(said, done.error.message), done.error.message
+    assert report.error is not None and report.error.exit_code == 2
+    assert report.error.message.startswith(f"{TOPIC}: merge.derive: ")
+    assert re.search(said, report.error.message), report.error.message
     assert half_folded.places() == [(0, 0), (0, 1), (0, 2)]
 
 

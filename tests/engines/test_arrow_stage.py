@@ -196,9 +196,9 @@ def test_bronze_decodes_once_if_all_records_are_ok(
         ways.clear()
         for record in records:
             lake.send_numbered(1, record, 2)
-        done = lake.land()
-        assert done.error is None
-        return ways.copy(), {name: number for name, number in done.rows.items() if number}
+        report = lake.land()
+        assert report.error is None
+        return ways.copy(), {name: number for name, number in report.rows.items() if number}
 
     good = [wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, event("c", row(1, "a"), lsn))) for lsn in range(2)]
     assert land_next(*good) == ([True], {"read": 2, "ok": 2})

@@ -65,12 +65,12 @@ class Bronze:
         """One run, after these records have arrived."""
         for record in records:
             self.broker.append(record)
-        (done,) = self.run_bronze(self._config(**settings), [self.name], accept_loss=accept_loss).tables
-        return done
+        (report,) = self.run_bronze(self._config(**settings), [self.name], accept_loss=accept_loss).tables
+        return report
 
     def replay(self) -> TableReport:
-        (done,) = replay_quarantined(self._config(), [self.name], self.spark, registry=self.topic.registry).tables
-        return done
+        (report,) = replay_quarantined(self._config(), [self.name], self.spark, registry=self.topic.registry).tables
+        return report
 
     def rows(self) -> list[dict[str, Any]]:
         """Its rows in order, read by delta-rs."""
@@ -116,12 +116,12 @@ def test_run_lands_new_records_in_batches_and_reports_lag(here: Bronze, monkeypa
     records = [here.change("c", 1, partition=0), here.change("c", 2, partition=1), here.change("u", 1, partition=0)]
     records.append(here.corrupt(here.change("u", 2, partition=1, offset=3)))
 
-    done = here.land(*records, read={"max_records_per_batch": 4}, quality={"on_unusable_records": "warn"})
+    report = here.land(*records, read={"max_records_per_batch": 4}, quality={"on_unusable_records": "warn"})
 
-    assert (done.error, done.status, done.batches) == (None, "ok", 2)
-    assert (done.rows, done.consumed_to) == ({"read": 4, "ok": 3, "quarantined": 1, "control": 0}, {"0": 2, "1": 4})
-    assert (done.lag_before, done.lag_after) == ({"0": 2, "1": 4}, {"0": 0, "1": 0})
-    assert done.read_bytes == sum(len(record.key or b"") + len(record.value or b"") for record in records)
+    assert (report.error, report.status, report.batches) == (None, "ok", 2)
+    assert (report.rows, report.consumed_to) == ({"read": 4, "ok": 3, "quarantined": 1, "control": 0}, {"0": 2, "1": 4})
+    assert (report.lag_before, report.lag_after) == ({"0": 2, "1": 4}, {"0": 0, "1": 0})
+    assert report.read_bytes == sum(len(record.key or b"") + len(record.value or b"") for record in records)
     assert coordinates(here.rows()) == [(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 3)]
     assert here.progress.rows == 1  # of the second batch
     idle = here.land()
@@ -134,10 +134,10 @@ def test_run_lands_new_records_in_batches_and_reports_lag(here: Bronze, monkeypa
 def test_on_error_log_drops_unreadable_records_and_warns(here: Bronze, caplog: pytest.LogCaptureFixture) -> None:
     records = [here.change("c", 1), here.corrupt(here.change("d", 1)), here.topic.tombstone(1), here.change("c", 2)]
 
-    done = here.land(*records, quality={"on_error": "log", "max_quarantined": "0"})
+    report = here.land(*records, quality={"on_error": "log", "max_quarantined": "0"})
 
-    assert (done.error, done.rows) == (None, {"read": 4, "ok": 2, "quarantined": 0, "control": 0, "dropped": 2})
-    (warned,) = done.warnings
+    assert (report.error, report.rows) == (None, {"read": 4, "ok": 2, "quarantined": 0, "control": 0, "dropped": 2})
+    (warned,) = report.warnings
     assert warned.startswith("2 records of batch 1 were dropped (`quality.on_error: log`)")
     first, second = (record.getMessage() for record in caplog.records if record.name == "cdc_lake.bronze.batch")
     assert first.startswith(f"{here.name}[0]@1: value: ") and "left over after the record" in first
@@ -189,9 +189,9 @@ def test_continuous_run_warns_if_no_record_is_usable(here: Bronze) -> None:
     here.broker.append(here.corrupt(here.change("c", 1)))
     scheduler = TableScheduler(spark=here.spark, is_continuous=True)
 
-    (done,) = here.run_bronze(here._config(), [here.name], spark=None, scheduler=scheduler).tables
+    (report,) = here.run_bronze(here._config(), [here.name], spark=None, scheduler=scheduler).tables
 
-    assert (done.error, done.status, len(done.warnings)) == (None, "ok", 1)
+    assert (report.error, report.status, len(report.warnings)) == (None, "ok", 1)
 
 
 def test_incomplete_settings_are_refused_before_reading(here: Bronze, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,9 +365,9 @@ def test_refilled_log_is_searched_around_impossible_timestamps(landed: Bronze, m
 def test_compacted_record_is_not_reported_as_loss(landed: Bronze) -> None:
     landed.broker.compact_away(landed.name, 0, 2)
 
-    done = landed.land(landed.change("u", 1, partition=0))
+    report = landed.land(landed.change("u", 1, partition=0))
 
-    assert (done.error, done.warnings) == (None, [])
+    assert (report.error, report.warnings) == (None, [])
 
 
 def test_last_record_identity_is_optional_and_reset_by_seek(landed: Bronze) -> None:
@@ -377,9 +377,9 @@ def test_last_record_identity_is_optional_and_reset_by_seek(landed: Bronze) -> N
     for offset in (2, 3):
         landed.broker.append(landed.change("u", 7, partition=0, offset=offset))
 
-    done = landed.land()
+    report = landed.land()
 
-    assert (done.error, done.rows["read"], landed.progress.last[0].offset) == (None, 1, 3)
+    assert (report.error, report.rows["read"], landed.progress.last[0].offset) == (None, 1, 3)
 
 
 def test_concurrent_run_after_listing_is_not_reported_as_loss(landed: Bronze, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,17 +388,17 @@ def test_concurrent_run_after_listing_is_not_reported_as_loss(landed: Bronze, mo
     logs = landed.broker.logs
     monkeypatch.setattr(landed.broker, "logs", lambda topics: listed.pop() if listed else logs(topics))
 
-    done = landed.land(accept_loss=True)
+    report = landed.land(accept_loss=True)
 
-    assert (done.error, done.status, done.warnings, listed) == (None, "unchanged", [], [])
+    assert (report.error, report.status, report.warnings, listed) == (None, "unchanged", [], [])
 
 
 def test_new_partitions_are_read_from_their_first_offset(landed: Bronze) -> None:
     landed.broker.add_partitions(landed.name, 2)
 
-    done = landed.land(landed.change("c", 2, partition=3))
+    report = landed.land(landed.change("c", 2, partition=3))
 
-    assert (done.error, done.warnings) == (None, [])
+    assert (report.error, report.warnings) == (None, [])
     assert coordinates(landed.rows()) == [*LANDED, (0, 3, 0)]
     assert landed.progress.offsets == {f"{landed.name}#0": {0: 3, 1: 1, 2: 0, 3: 1}}
 
@@ -425,9 +425,9 @@ def test_lost_progress_is_recovered_from_the_rows(here: Bronze, tmp_path: Path) 
     here.root = tmp_path / "copied"
     rows.write.format("delta").save(here.table.path)
 
-    done = here.land(here.change("u", 3, partition=0, timestamp_ms=START_MS))
+    report = here.land(here.change("u", 3, partition=0, timestamp_ms=START_MS))
 
-    assert done.error is None and "derived from the rows" in done.warnings[0]
+    assert report.error is None and "derived from the rows" in report.warnings[0]
     assert coordinates(here.rows()) == [(0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 0, 1)]
     new = here.rows()[-1]
     assert (new["batch"], new["log_ts"]) == (3, START_MS + 900)
@@ -440,7 +440,7 @@ def quarantined(here: Bronze) -> Bronze:
     """Records whose schema the registry did not have at first and now has, and one that can never be decoded."""
     here.topic.registry.hide(here.topic.late_id)
     key = here.topic.key(3)
-    done = here.land(
+    report = here.land(
         here.change("c", 1),  # 0
         here.change("d", 1, late=True),  # 1
         here.topic.tombstone(1),  # 2: after 1
@@ -450,7 +450,7 @@ def quarantined(here: Bronze) -> Bronze:
         here.topic.record(key, None),  # 12: quarantined with it
         here.topic.tombstone(3),  # 13: unpaired
     )
-    assert done.rows == {"read": 8, "ok": 2, "quarantined": 6, "control": 0}
+    assert report.rows == {"read": 8, "ok": 2, "quarantined": 6, "control": 0}
     return here
 
 
@@ -459,11 +459,11 @@ def test_replay_decodes_readable_records_at_their_old_offsets(quarantined: Bronz
     landed = quarantined.progress
     quarantined.topic.registry.show(quarantined.topic.late_id)
 
-    done = quarantined.replay()
+    report = quarantined.replay()
 
     rows = {row["offset"]: row for row in quarantined.rows()}
     late = {offset: row for offset, row in rows.items() if row["late"]}
-    assert (done.error, done.status, done.rows) == (None, "ok", {"replayed": 4, "still_quarantined": 2})
+    assert (report.error, report.status, report.rows) == (None, "ok", {"replayed": 4, "still_quarantined": 2})
     assert {offset: (row["status"], row["op"], row["key"], row["tombstone_of"]) for offset, row in late.items()} == {
         1: ("ok", "d", '{"id":1}', None),
         2: ("ok", "tombstone", '{"id":1}', 1),
@@ -481,9 +481,9 @@ def test_replay_decodes_readable_records_at_their_old_offsets(quarantined: Bronz
 
 @pytest.mark.deep
 def test_replay_without_readable_records_commits_nothing(quarantined: Bronze) -> None:
-    done = quarantined.replay()
+    report = quarantined.replay()
 
-    assert (done.error, done.status, done.rows) == (None, "unchanged", {"replayed": 0, "still_quarantined": 6})
+    assert (report.error, report.status, report.rows) == (None, "unchanged", {"replayed": 0, "still_quarantined": 6})
     assert quarantined.table.version() == 0
 
 
@@ -496,9 +496,9 @@ def test_replayed_record_can_be_a_control_record(here: Bronze) -> None:
     here.land(here.change("c", 1), here.topic.record(here.topic.key(1), framed(beat_id, b"\0")))
     here.topic.registry.show(beat_id)
 
-    done = here.replay()
+    report = here.replay()
 
-    assert (done.error, done.rows) == (None, {"replayed": 1, "still_quarantined": 0})
+    assert (report.error, report.rows) == (None, {"replayed": 1, "still_quarantined": 0})
     assert Counter(row["status"] for row in here.rows()) == {"ok": 1, "control": 1}
 
 

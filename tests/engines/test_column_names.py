@@ -42,9 +42,9 @@ def test_unusable_column_names_quarantine_their_records(spark: SparkSession, tmp
     for key, columns in enumerate(sent):
         lake.send((wire.json_record(TABLE.key, {"id": key}), []), (record(key, **columns), []))
 
-    done = lake.land()
+    report = lake.land()
 
-    assert done.error is None
+    assert report.error is None
     problems = lake.problems()
     assert {key for key, columns in enumerate(sent) if columns in bad} == problems.keys()
     cures = ("`schema.rename`", "`schema.exclude`", "surrogate")

@@ -125,7 +125,7 @@ def of_hudi(name: str) -> Callable[[Lake, str], Path]:
 
 
 def failures(report: Report) -> list[TableReport]:
-    return [done for done in report.tables if done.error]
+    return [table_report for table_report in report.tables if table_report.error]
 
 
 def run(lake: Lake, what: str) -> list[TableReport]:
@@ -239,8 +239,8 @@ def test_bronze_without_a_commit_is_an_error_with_its_path(spark: SparkSession, 
     table = tmp_path / "bronze" / "pagila" / "public" / "thing"
     (table / "_delta_log").mkdir(parents=True)
 
-    (done,) = run_silver(Config(lake=LakeConfig(root=str(tmp_path))), ["*"], spark).tables
+    (report,) = run_silver(Config(lake=LakeConfig(root=str(tmp_path))), ["*"], spark).tables
 
-    assert done.error is not None
-    assert (done.error.code, done.error.exit_code) == ("CDC-201", 2)
-    assert done.error.message == f"{table}: the table has no commit yet; run the job that writes it first"
+    assert report.error is not None
+    assert (report.error.code, report.error.exit_code) == ("CDC-201", 2)
+    assert report.error.message == f"{table}: the table has no commit yet; run the job that writes it first"

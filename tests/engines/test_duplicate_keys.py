@@ -50,7 +50,7 @@ def test_duplicate_key_stops_silver_until_rebuilt(spark: SparkSession, tmp_path:
         for op, key, lsn in changes:
             broker.append(topic.change(op, key, {"text": f"{lsn}"}, lsn=lsn, ts_ms=START_MS + lsn))
         assert run_bronze(config, [topic.table], spark, source=broker, registry=topic.registry).exit_code == 0
-        return {done.table: done for done in run_silver(config, [topic.table], spark).tables}
+        return {report.table: report for report in run_silver(config, [topic.table], spark).tables}
 
     def rows() -> list[list[tuple[int, str]]]:
         return [sorted((row["id"], row["text"]) for row in table_rows(target.path)) for target in targets]
@@ -61,10 +61,10 @@ def test_duplicate_key_stops_silver_until_rebuilt(spark: SparkSession, tmp_path:
     repeated = [(1, "1"), (1, "1"), (2, "2")]
     assert rows() == [repeated] * 3
 
-    done = fold(("u", 1, 3))
+    reports = fold(("u", 1, 3))
 
-    assert [done[target.name].error.code for target in targets] == [DuplicateKeyError.code] * 3
-    assert all("1" in done[target.name].error.message for target in targets)
+    assert [reports[target.name].error.code for target in targets] == [DuplicateKeyError.code] * 3
+    assert all("1" in reports[target.name].error.message for target in targets)
     assert rows() == [repeated] * 3
 
     assert run_rebuild(config, ["*"], spark).exit_code == 0

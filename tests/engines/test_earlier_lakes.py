@@ -140,7 +140,9 @@ class Kept:
 
 
 def succeed(report: Report) -> None:
-    assert {done.table: done.error for done in report.tables if done.error is not None} == {}
+    assert {
+        table_report.table: table_report.error for table_report in report.tables if table_report.error is not None
+    } == {}
 
 
 def shown(root: Path, topic: str, layer: str) -> Shown:

@@ -71,7 +71,7 @@ def played(place: EvolvingLake, changes: Sequence[Change]) -> dict[int, dict[str
     is_now = {name: value for change in changes for name, value in change.shown[1].items()}
     place.send(False, 1, old)
     place.send(False, 2, old)
-    assert [done.error for done in place.fold()] == [None] * len(place._types)
+    assert [report.error for report in place.fold()] == [None] * len(place._types)
     place.send(True, 3, new)
     place.send(False, 4, old)  # a task that still has the old schema
     place.send(True, 2, new, "u")
@@ -106,16 +106,16 @@ def test_all_changes_together_stop_if_frozen_and_else_apply(spark: SparkSession,
     assert list(place.rows()) == before
     reports = place.fold()
 
-    assert [done.error for done in reports] == [None] * len(TABLE_TYPES)
+    assert [report.error for report in reports] == [None] * len(TABLE_TYPES)
     words = [step.words for step in steps_of(TOGETHER)]
-    for done in reports:
-        *steps, of_nulls = done.warnings
+    for report in reports:
+        *steps, of_nulls = report.warnings
         assert steps == words
         assert of_nulls.startswith(
             "a null in `defaulted`, `filled` arrives as the column's default: set value.converter."
         )
     check(place, wanted)
-    assert [done.warnings for done in place.fold()] == [[]] * len(TABLE_TYPES), "said once"
+    assert [report.warnings for report in place.fold()] == [[]] * len(TABLE_TYPES), "said once"
     check(place, wanted)
 
 
@@ -143,16 +143,16 @@ def test_each_change_has_the_documented_outcome(
     wanted = played(place, [change])
     (before,) = place.rows()
 
-    (done,) = place.fold(schema={"evolution": policy})
+    (report,) = place.fold(schema={"evolution": policy})
 
     said = outcome(change, policy)
     if said.startswith("stops"):
-        assert done.error is not None
-        assert f"stops, {done.error.code}" == said
+        assert report.error is not None
+        assert f"stops, {report.error.code}" == said
         assert next(place.rows()) == before
     else:
-        assert done.error is None
-        steps = [warning for warning in done.warnings if not warning.startswith("a null in ")]
+        assert report.error is None
+        steps = [warning for warning in report.warnings if not warning.startswith("a null in ")]
         assert ("; ".join(steps) or "nothing changes") == said
         check(place, wanted)
         assert place.fold()[0].warnings == []
@@ -165,9 +165,9 @@ def test_except_columns_rename_and_cast_are_applied(spark: SparkSession, tmp_pat
     place.send(False, 1, {"old_name": "x", "to_text": 7})
     place.send(True, 2, {"new_name": "y", "to_text": "z"})
 
-    (done,) = place.fold(**settings)
+    (report,) = place.fold(**settings)
 
-    assert done.error is None
+    assert report.error is None
     (rows,) = place.rows()
     assert {key: {name: value for name, value in row.items() if name[:2] != "__"} for key, row in rows.items()} == {
         1: {"id": 1, "label": None, "to_text": "7"},
@@ -181,11 +181,11 @@ def test_value_that_does_not_fit_its_cast_exits_30(spark: SparkSession, tmp_path
     place.send(False, 1, {"to_number": "12"})
     place.send(False, 2, {"to_number": "twelve"})
 
-    (done,) = place.fold(schema={"cast": {"to_number": "int"}})
+    (report,) = place.fold(schema={"cast": {"to_number": "int"}})
 
-    assert done.error is not None
-    assert done.error.exit_code == 30
-    assert "`schema.cast` cannot store 1 values of `to_number` as int" in done.error.message
+    assert report.error is not None
+    assert report.error.exit_code == 30
+    assert "`schema.cast` cannot store 1 values of `to_number` as int" in report.error.message
     assert not list(tmp_path.glob("silver/**/_delta_log"))
 
 

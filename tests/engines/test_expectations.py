@@ -64,11 +64,11 @@ def test_report_counts_unmet_expectations_and_its_sum_closes(spark: SparkSession
     lake = Lake(spark, tmp_path, topic, quality={"expectations": (POSITIVE, {"name": "small", "holds": "n < 100"})})
     lake.land([change(topic, 1, 1, 1000, op="c"), change(topic, 2, 1, -1), change(topic, 3, 2, 5, op="c")])
 
-    done = lake.fold()
+    report = lake.fold()
 
-    assert done.rows["events"] == 3 == done.rows["applied"] + done.rows["superseded"] + done.rows["rejected"]
-    assert (done.rows["rejected"], done.unmet) == (1, {"positive": 1, "small": 1})
-    assert done.warnings == [
+    assert report.rows["events"] == 3 == report.rows["applied"] + report.rows["superseded"] + report.rows["rejected"]
+    assert (report.rows["rejected"], report.unmet) == (1, {"positive": 1, "small": 1})
+    assert report.warnings == [
         "1 rows do not meet the expectation `positive`: n > 0; they are rejected",
         "1 rows do not meet the expectation `small`: n < 100",
     ]
@@ -87,9 +87,9 @@ def test_refolded_key_excludes_rejected_events(spark: SparkSession, tmp_path: Pa
     )
     lake.land([change(topic, 3, 1, 30, "late", partition=1, **at[3])])
 
-    done = lake.fold()
+    report = lake.fold()
 
-    assert done.rows["refolded"] == 1
+    assert report.rows["refolded"] == 1
     assert (lake.rows()[1]["n"], lake.rows()[1]["body"]) == (50, "late")
     config = Config(lake=LakeConfig(root=str(tmp_path)), defaults=TableConfig(quality={"expectations": (POSITIVE,)}))
     told = {event.source_ts_ms: event for event in story(config, topic.table, "1", spark).events}
@@ -114,13 +114,13 @@ def test_on_fail_stop_exits_30_and_leaves_the_table_unchanged(
     stopping = {"name": "positive", "holds": "n > 0", "on_fail": "stop"}
     config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(quality={"expectations": (stopping,)}))
 
-    (done,) = run_silver(config, [topic.table], spark).tables
+    (report,) = run_silver(config, [topic.table], spark).tables
 
-    assert done.error is not None
-    assert (done.error.code, done.error.exit_code) == (ExpectationError.code, 30)
+    assert report.error is not None
+    assert (report.error.code, report.error.exit_code) == (ExpectationError.code, 30)
     assert (
         f"{topic.table}: 1 rows do not meet the expectation `positive`: n > 0; the commit was aborted"
-        in done.error.message
+        in report.error.message
     )
     assert lake.silver.version() == 0
     assert lake.rows()[1]["n"] == 10
@@ -131,8 +131,8 @@ def test_expectation_on_unknown_column_exits_2(spark: SparkSession, waiting: tup
     wrong = {"name": "big", "holds": "nn > 0"}
     config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(quality={"expectations": (wrong,)}))
 
-    (done,) = run_silver(config, [topic.table], spark).tables
+    (report,) = run_silver(config, [topic.table], spark).tables
 
-    assert done.error is not None
-    assert (done.error.code, done.error.exit_code) == ("CDC-200", 2)
-    assert f"{topic.table}: big: Spark says: [UNRESOLVED_COLUMN" in done.error.message
+    assert report.error is not None
+    assert (report.error.code, report.error.exit_code) == ("CDC-200", 2)
+    assert f"{topic.table}: big: Spark says: [UNRESOLVED_COLUMN" in report.error.message

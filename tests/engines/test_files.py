@@ -49,8 +49,8 @@ class Landing:
         return write_files(self.files, records, self.topic.registry, **how)
 
     def land(self, **flags: Any) -> TableReport:
-        (done,) = run_bronze(self.config, [self.topic.table], self.spark, source=self.source(), **flags).tables
-        return done
+        (report,) = run_bronze(self.config, [self.topic.table], self.spark, source=self.source(), **flags).tables
+        return report
 
     def take(self) -> TableReport:
         landed = self.land()
@@ -215,9 +215,9 @@ def test_truncated_file_exits_10_and_is_never_half_read(landing: Landing) -> Non
     file.write_bytes(whole)
     landing.land()
 
-    for done in (broken, in_the_middle):
-        assert done.error and done.error.exit_code == 10
-        assert file.name in done.error.message and "cannot be read completely" in done.error.message
+    for report in (broken, in_the_middle):
+        assert report.error and report.error.exit_code == 10
+        assert file.name in report.error.message and "cannot be read completely" in report.error.message
     assert behind
     assert [row["offset"] for row in landing.read("bronze")] == list(range(6))
 
@@ -269,10 +269,10 @@ def test_rows_without_the_key_columns_exit_2(landing: Landing, tmp_path: Path) -
     schema = '{"type":"record","name":"Value","fields":[{"name":"other","type":"int"}]}'
     container(folder / f"{landing.topic.table}+0+0.avro", [{"other": 1}], schema)
 
-    done = landing.land()
+    report = landing.land()
 
-    assert done.error and done.error.exit_code == 2
-    assert "has the column id, which the files' rows lack" in done.error.message
+    assert report.error and report.error.exit_code == 2
+    assert "has the column id, which the files' rows lack" in report.error.message
 
 
 def test_invalid_json_line_is_quarantined(spark: SparkSession, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from cdc_lake.failpoints import VARIABLE
 from cdc_lake.gold.run import run_gold
 from cdc_lake.lake.lease import Lease
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.progress import Progress, SilverProgress
 
 SOURCE_TYPES = {
@@ -88,8 +88,8 @@ class Lake:
 
     def made(self, name: str) -> TableReport:
         """The report on one model."""
-        (done,) = self.refresh(name).tables
-        return done
+        (report,) = self.refresh(name).tables
+        return report
 
     def gold(self, name: str, version: int | None = None) -> DeltaTable:
         return DeltaTable(str(self.root / "gold" / name), version=version)
@@ -117,17 +117,17 @@ def sorted_rows(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return sorted(rows, key=repr)
 
 
-def ok(done: TableReport) -> TableReport:
-    assert done.error is None, done.error
-    assert done.status == "ok"
-    return done
+def ok(report: TableReport) -> TableReport:
+    assert report.error is None, report.error
+    assert report.status == "ok"
+    return report
 
 
-def refusal(done: TableReport) -> tuple[str, int, str]:
-    assert (done.status, done.rows) == ("failed", {})
-    assert done.version_after == done.version_before
-    assert done.error is not None
-    return done.error.code, done.error.exit_code, done.error.message
+def refusal(report: TableReport) -> tuple[str, int, str]:
+    assert (report.status, report.rows) == ("failed", {})
+    assert report.version_after == report.version_before
+    assert report.error is not None
+    return report.error.code, report.error.exit_code, report.error.message
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def made(spark: SparkSession, first_run: tuple[Lake, Report], tmp_path: Path) ->
 
 def of_model(first_run: tuple[Lake, Report], name: str) -> TableReport:
     """The report on one model."""
-    return next(done for done in first_run[1].tables if done.table == name)
+    return next(report for report in first_run[1].tables if report.table == name)
 
 
 PAGILA = {
@@ -260,26 +260,26 @@ def test_bundled_models_match_duckdb(spark: SparkSession, tmp_path: Path) -> Non
         lake.fold(TOPICS[name], columns, rows[name], deleted=[5])
 
     first = lake.refresh()
-    assert {done.table: done.status for done in first.tables} == dict.fromkeys(EXPECTED, "ok"), first
+    assert {report.table: report.status for report in first.tables} == dict.fromkeys(EXPECTED, "ok"), first
     for name, sql in EXPECTED.items():
         assert lake.rows(name) == lake.duckdb(sql, **TOPICS), name
         assert len(lake.rows(name)) >= 3
 
-    assert {done.status for done in lake.refresh().tables} == {"unchanged"}
+    assert {report.status for report in lake.refresh().tables} == {"unchanged"}
 
     lake.fold(TOPICS["film"], PAGILA["film"], rows["film"], deleted=[2, 3])
-    again = {done.table: done.status for done in lake.refresh().tables}
+    again = {report.table: report.status for report in lake.refresh().tables}
     assert again == dict.fromkeys(EXPECTED, "unchanged") | dict.fromkeys(("film_revenue", "films_by_rating"), "ok")
     for name, sql in EXPECTED.items():
         assert lake.rows(name) == lake.duckdb(sql, **TOPICS), name
 
 
 def test_model_result_and_source_versions_are_one_commit(first_run: tuple[Lake, Report]) -> None:
-    lake, done = first_run[0], ok(of_model(first_run, "per_kind"))
+    lake, report = first_run[0], ok(of_model(first_run, "per_kind"))
 
     assert lake.rows("per_kind") == [("a", 2, Decimal("3.00")), ("b", 1, Decimal("1.50"))]
-    assert (done.version_before, done.version_after, done.rows) == (None, 0, {"written": 2})
-    assert (done.consumed_from, done.consumed_to) == ({}, {table_id(lake): 1})
+    assert (report.version_before, report.version_after, report.rows) == (None, 0, {"written": 2})
+    assert (report.consumed_from, report.consumed_to) == ({}, {table_id(lake): 1})
     progress = Progress.from_metadata(lake.gold("per_kind").history(1)[0]["userMetadata"])
     assert progress is not None
     assert (progress.layer, progress.commit, progress.sources) == ("gold", 1, {table_id(lake): 1})
@@ -293,8 +293,8 @@ def test_new_and_restored_silver_versions_trigger_a_commit(made: Lake, spark: Sp
     assert same.consumed_to == {table_id(made): 1}
 
     made.fold(THING, THINGS, [(1, "c", None)])
-    done = ok(made.made("per_kind"))
-    assert (done.version_before, done.version_after) == (0, 1)
+    report = ok(made.made("per_kind"))
+    assert (report.version_before, report.version_after) == (0, 1)
     assert made.rows("per_kind") == [("c", 1, None)]
     assert len(made.rows("per_kind", version=0)) == 2
 
@@ -305,8 +305,8 @@ def test_new_and_restored_silver_versions_trigger_a_commit(made: Lake, spark: Sp
 
     made.gold("per_kind").restore(1)
     assert [row[0] for row in made.rows("per_kind")] == ["c"]
-    done = ok(made.made("per_kind"))
-    assert (done.version_before, done.version_after) == (3, 4)
+    report = ok(made.made("per_kind"))
+    assert (report.version_before, report.version_after) == (3, 4)
     assert [row[0] for row in made.rows("per_kind")] == ["a", "b"]
 
 
@@ -325,20 +325,20 @@ def test_models_see_no_soft_deleted_rows_or_metadata_columns(lake: Lake) -> None
     lake.model("all_things", "SELECT * FROM thing", keys="[id]")
     lake.model("ops", "SELECT id, __op FROM thing", keys="[id]")
 
-    done = {done.table: done for done in lake.refresh().tables}
+    reports = {report.table: report for report in lake.refresh().tables}
 
-    ok(done["all_things"])
+    ok(reports["all_things"])
     assert lake.gold("all_things").to_pyarrow_table().to_pylist() == [{"id": 1, "kind": "a", "price": None}]
-    assert refusal(done["ops"])[:2] == ("CDC-205", 2)
+    assert refusal(reports["ops"])[:2] == ("CDC-205", 2)
 
 
 def test_empty_source_creates_an_empty_table_with_its_columns(lake: Lake) -> None:
     lake.fold(THING, THINGS, [(1, "a", None)], deleted=[1])
     lake.model("per_kind", PER_KIND)
 
-    done = ok(lake.made("per_kind"))
+    report = ok(lake.made("per_kind"))
 
-    assert done.rows == {"written": 0}
+    assert report.rows == {"written": 0}
     assert lake.rows("per_kind") == []
     assert lake.gold("per_kind").to_pyarrow_table().column_names == ["kind", "things", "worth"]
 
@@ -399,10 +399,10 @@ def test_statements_other_than_queries_are_refused(lake: Lake) -> None:
     for name, sql in statements.items():
         lake.model(name, sql)
 
-    for done in lake.refresh().tables:
-        code, exit_code, said = refusal(done)
+    for report in lake.refresh().tables:
+        code, exit_code, said = refusal(report)
         assert (code, exit_code) == ("CDC-205", 2)
-        assert f"{done.table}.sql: its SQL is a statement that is not a query; a model is one SELECT" in said
+        assert f"{report.table}.sql: its SQL is a statement that is not a query; a model is one SELECT" in said
     assert DeltaTable(there).version() == 0
     assert sorted(folder.name for folder in lake.root.iterdir() if folder.name[0] != "_") == ["silver"]
 
@@ -427,13 +427,13 @@ def test_invalid_sql_names_the_file_and_sparks_first_line(lake: Lake) -> None:
     for name, (sql, _) in wrong.items():
         lake.model(name, sql)
 
-    done = {done.table: refusal(done) for done in lake.refresh().tables}
+    refusals = {report.table: refusal(report) for report in lake.refresh().tables}
 
     for name, (_, said) in wrong.items():
-        assert done[name][:2] == ("CDC-205", 2)
-        assert done[name][2].startswith(f"{lake.models / name}.sql: ")
-        assert said in done[name][2], done[name]
-        assert "\n" not in done[name][2]
+        assert refusals[name][:2] == ("CDC-205", 2)
+        assert refusals[name][2].startswith(f"{lake.models / name}.sql: ")
+        assert said in refusals[name][2], refusals[name]
+        assert "\n" not in refusals[name][2]
     assert not (lake.root / "gold").exists()
 
 
@@ -450,19 +450,19 @@ def test_models_see_only_their_own_sources(first_run: tuple[Lake, Report]) -> No
 
 
 def test_source_can_have_two_names_and_quoted_names(first_run: tuple[Lake, Report]) -> None:
-    lake, done = first_run[0], ok(of_model(first_run, "joined"))
+    lake, report = first_run[0], ok(of_model(first_run, "joined"))
 
     assert lake.rows("joined") == [(1, "a"), (2, "a"), (3, "b")]
-    assert done.consumed_to == {table_id(lake): 1}
+    assert report.consumed_to == {table_id(lake): 1}
 
 
 def test_gold_table_without_progress_is_refreshed_with_a_warning(lake: Lake) -> None:
     lake.model("per_kind", PER_KIND)
     write_deltalake(lake.root / "gold" / "per_kind", pa.table({"id": [0, 1, 2]}))
 
-    done = ok(lake.made("per_kind"))
+    report = ok(lake.made("per_kind"))
 
-    assert "none of its retained commits" in done.warnings[0]
+    assert "none of its retained commits" in report.warnings[0]
     assert [row[0] for row in lake.rows("per_kind")] == ["a", "b"]
     assert lake.made("per_kind").status == "unchanged"
 
@@ -470,7 +470,7 @@ def test_gold_table_without_progress_is_refreshed_with_a_warning(lake: Lake) -> 
 def test_model_locked_by_another_run_exits_40(lake: Lake, spark: SparkSession) -> None:
     lake.model("per_kind", PER_KIND)
 
-    with Lease(Storage(spark), f"{lake.root}/_leases/gold/per_kind", "per_kind", "theirs", 60):
+    with Lease(HadoopFiles(spark), f"{lake.root}/_leases/gold/per_kind", "per_kind", "theirs", 60):
         code, exit_code, said = refusal(lake.made("per_kind"))
 
     assert (code, exit_code) == ("CDC-600", 40)

@@ -128,7 +128,7 @@ class Lake:
     def refresh(self) -> dict[str, TableReport]:
         report = run_gold(self.config, ["*"], self._spark)
         assert report.exit_code == 0, report
-        return {done.table: done for done in report.tables}
+        return {table_report.table: table_report for table_report in report.tables}
 
     def check(self, name: str) -> None:
         """Check that gold equals the model's query on all of silver."""
@@ -181,10 +181,10 @@ def check(
     lake.change(STORE, {n: (n, "north") for n in range(1, 4)})
     partly = dict.fromkeys(models, 0)
     while min(partly.values()) < times:
-        done = lake.refresh()
+        reports = lake.refresh()
         for name in models:
             lake.check(name)
-            partly[name] += "groups" in done[name].rows
+            partly[name] += "groups" in reports[name].rows
         for topic in rng.choice(((SALE,), (SALE, STORE), (SALE, SALE))):
             lake.change(topic, batch(rng, topic, rng.randrange(1, 4)), soft=rng.random() < 0.5)
 
@@ -238,10 +238,10 @@ def test_vacuumed_silver_version_forces_full_refresh(spark: SparkSession, tmp_pa
     silver = DeltaTable(f"{lake.config.lake.root}/silver/{SALE.replace('.', '/')}")
     assert silver.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
 
-    done = lake.refresh()["per_store"]
+    report = lake.refresh()["per_store"]
 
-    assert (done.status, "groups" in done.rows) == ("ok", False)
-    assert "full refresh" in done.warnings[0] and "were vacuumed" in done.warnings[0]
+    assert (report.status, "groups" in report.rows) == ("ok", False)
+    assert "full refresh" in report.warnings[0] and "were vacuumed" in report.warnings[0]
     lake.check("per_store")
 
 
@@ -285,9 +285,9 @@ def test_refresh_reads_and_writes_in_proportion_to_the_change(spark: SparkSessio
         SALE, spark.range(59_900, 60_000).selectExpr(*every_36_minutes[:-1], "CAST(2 AS decimal(9,2)) AS amount")
     )
     with counted(spark) as again:
-        done = lake.refresh()["per_day"]
+        report = lake.refresh()["per_day"]
 
-    assert done.rows == {"groups": 3, "written": 3, "removed": 0}
+    assert report.rows == {"groups": 3, "written": 3, "removed": 0}
     assert again["rows read"] * 10 < full["rows read"], (again, full)
     assert again["bytes written"] * 10 < full["bytes written"], (again, full)
 
@@ -301,9 +301,9 @@ def test_refresh_of_few_long_rows_is_interpreted(
     lake.change(STORE, {n: (n, f"{n}{long}") for n in range(1, 3)})
     compiled, refresh = [], gold_run.refresh
 
-    def noted(run: Any, compared: Any) -> Any:
-        compiled.append(run.session.conf.get("spark.sql.codegen.wholeStage"))
-        return refresh(run, compared)
+    def noted(model_run: Any, inputs: Any) -> Any:
+        compiled.append(model_run.session.conf.get("spark.sql.codegen.wholeStage"))
+        return refresh(model_run, inputs)
 
     monkeypatch.setattr(gold_run, "refresh", noted)
     assert lake.refresh()["per_store"].status == "ok"

@@ -181,9 +181,9 @@ def test_gold_table_with_changed_columns_is_listed_with_new_ones(
     lake: CatalogedLake, catalog: HiveCatalog, reader: Reader
 ) -> None:
     lake.model("SELECT max(n) AS most, kind FROM thing GROUP BY kind")
-    (done,) = lake.run("gold").values()
+    (report,) = lake.run("gold").values()
 
-    assert done.warnings == []
+    assert report.warnings == []
     assert [column.name for column in catalog.found("gold")["per_kind"].columns] == ["most", "kind"]
     reader.ask("REFRESH TABLE gold.per_kind")
     assert {row["kind"] for row in reader.ask("SELECT most, kind FROM gold.per_kind")} >= {"a", "b"}
@@ -316,10 +316,10 @@ def test_metastore_outage_only_warns_and_next_run_catches_up(
     lake = CatalogedLake(spark, tmp_path, down)
     lake.send(1, n=1, kind="a")
 
-    (done,) = lake.run("bronze").values()
+    (report,) = lake.run("bronze").values()
 
-    assert done.status == "ok"
-    assert [warning for warning in done.warnings if warning.startswith("catalog: behind: thrift://127.0.0.1:9")]
+    assert report.status == "ok"
+    assert [warning for warning in report.warnings if warning.startswith("catalog: behind: thrift://127.0.0.1:9")]
     with pytest.raises(InfrastructureError):
         check_catalog(lake.config, ["*"], (), spark)
     lake.config = lake.config.model_copy(update={"catalog": here})

@@ -86,21 +86,21 @@ class Merged(NamedTuple):
 
 
 @pytest.fixture(scope="module", params=[pytest.param("cow", marks=pytest.mark.deep), "mor"])
-def kind(request: pytest.FixtureRequest) -> HudiType:
+def table_type(request: pytest.FixtureRequest) -> HudiType:
     found: HudiType = request.param
     return found
 
 
 CORE_ON_MOR = pytest.mark.parametrize(
-    "kind",
+    "table_type",
     [pytest.param("cow", marks=pytest.mark.deep), pytest.param("mor", marks=pytest.mark.core)],
     indirect=True,
 )
 
 
 @pytest.fixture(scope="module")
-def merged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, kind: HudiType) -> Merged:
-    table = HudiTable(spark, str(tmp_path_factory.mktemp("merged") / "table"), kind=kind)
+def merged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, table_type: HudiType) -> Merged:
+    table = HudiTable(spark, str(tmp_path_factory.mktemp("merged") / "table"), table_type=table_type)
 
     def persisted() -> set[int]:
         return set(spark.sparkContext._jsc.getPersistentRDDs().keySet())
@@ -114,10 +114,10 @@ def merged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, kind: 
 
 
 @pytest.fixture
-def copied(spark: SparkSession, tmp_path: Path, merged: Merged, kind: HudiType) -> HudiTable:
+def copied(spark: SparkSession, tmp_path: Path, merged: Merged, table_type: HudiType) -> HudiTable:
     """A copy of the merged table to change: it has 1, 3 and 4, and 2 is deleted."""
     path = tmp_path / "copy" / Path(merged.table.path).name  # Hudi's name of it, too
-    return HudiTable(spark, str(shutil.copytree(merged.table.path, path)), kind=kind)
+    return HudiTable(spark, str(shutil.copytree(merged.table.path, path)), table_type=table_type)
 
 
 @pytest.fixture(scope="module")
@@ -130,8 +130,8 @@ def foreign(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.fixture
-def table(spark: SparkSession, tmp_path: Path, kind: HudiType) -> HudiTable:
-    return HudiTable(spark, str(tmp_path / "table"), kind=kind)
+def table(spark: SparkSession, tmp_path: Path, table_type: HudiType) -> HudiTable:
+    return HudiTable(spark, str(tmp_path / "table"), table_type=table_type)
 
 
 def test_missing_table_has_no_progress(table: HudiTable) -> None:
@@ -140,7 +140,7 @@ def test_missing_table_has_no_progress(table: HudiTable) -> None:
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("kind", ["cow", "mor"], indirect=True)
+@pytest.mark.parametrize("table_type", ["cow", "mor"], indirect=True)
 def test_merge_creates_updates_keeps_deletes_and_inserts(merged: Merged) -> None:
     table, (first, second), _ = merged
 
@@ -156,15 +156,15 @@ def test_merge_leaves_no_cached_changes(merged: Merged) -> None:
 
 
 def test_deleted_key_reappears_only_with_newly_written_values(
-    spark: SparkSession, copied: HudiTable, kind: HudiType
+    spark: SparkSession, copied: HudiTable, table_type: HudiType
 ) -> None:
-    table = HudiTable(spark, copied.path, kind=kind, properties=OFTEN)
+    table = HudiTable(spark, copied.path, table_type=table_type, properties=OFTEN)
     table.merge(changes(spark, row(2, 5)), step(3))
     assert held(table)[2] == (5, None)
     for commit in (4, 5):
         table.merge(changes(spark, gone(2), row(3, commit)), step(commit))
 
-    if kind == "mor":
+    if table_type == "mor":
         assert max(timeline(table).glob("*.compaction.requested")).name > str(table.version())
     assert held(table) == {1: (11, "a"), 3: (5, None), 4: (40, None)}
     assert sorted(row["n"] for row in read_back(table)) == [5, 11, 40]
@@ -194,10 +194,10 @@ def test_similar_keys_each_have_their_own_row(spark: SparkSession, table: HudiTa
     """Hudi's own text of (a, b) is the same for some of these, and it rejects an empty key."""
     keys = [("", ""), ("1,b:2", "3"), ("1", "2,b:3"), ("__null__", "__empty__"), (None, "x")]
     rows = [(a, b, 0, f'{{"a":"{a}","b":"{b}"}}', [], False) for a, b in keys]
-    kind = "a string, b string, n int, __key string, __keep array<string>, __delete boolean"
+    schema = "a string, b string, n int, __key string, __keep array<string>, __delete boolean"
 
     for commit in (1, 2):
-        table.merge(Changes(spark.createDataFrame(rows, kind), ["a", "b"]), step(commit))
+        table.merge(Changes(spark.createDataFrame(rows, schema), ["a", "b"]), step(commit))
 
     assert {(row["a"], row["b"]) for row in table.read().collect()} == set(keys)
     assert table.read().count() == len(read_back(table)) == len(keys)
@@ -303,7 +303,7 @@ def test_unsupported_hudi_column_name_is_refused_before_writing(spark: SparkSess
 
 
 def test_commit_of_another_run_is_detected(spark: SparkSession, merged: Merged) -> None:
-    late = HudiTable(spark, merged.table.path, kind="cow")
+    late = HudiTable(spark, merged.table.path, table_type="cow")
     late.progress = lambda: step(7)  # type: ignore[method-assign]
 
     with pytest.raises(TableLockedError, match="run a run committed during batch 2"):
@@ -332,7 +332,7 @@ def test_write_delays_for_its_clock_or_exits_10(
 
 @CORE_ON_MOR
 def test_write_that_loses_a_race_exits_40(
-    spark: SparkSession, copied: HudiTable, kind: HudiType, tmp_path: Path
+    spark: SparkSession, copied: HudiTable, table_type: HudiType, tmp_path: Path
 ) -> None:
     """The winner rolls back the loser's commit while the loser's rows are being computed."""
     begun, released = str(tmp_path / "begun"), tmp_path / "released"
@@ -345,7 +345,7 @@ def test_write_that_loses_a_race_exits_40(
 
     slow = changes(spark, row(5, 50)).rows.withColumn("n", F.udf(waiting, "int")("n"))
     rows = slow.withColumn("_hoodie_is_deleted", F.lit(False)).drop(KEEP, DELETE)
-    winner = HudiTable(spark, copied.path, kind=kind)
+    winner = HudiTable(spark, copied.path, table_type=table_type)
     with ThreadPoolExecutor(1) as pool:
         losing = pool.submit(copied._save, rows, "upsert", step(3), keys=["id"])
         while not Path(begun).exists() and not losing.done():
@@ -385,11 +385,11 @@ def test_failed_write_leaves_nothing_and_the_next_succeeds(
 
 
 def test_table_of_another_format_or_type_is_refused(
-    spark: SparkSession, tmp_path: Path, merged: Merged, kind: HudiType
+    spark: SparkSession, tmp_path: Path, merged: Merged, table_type: HudiType
 ) -> None:
     hudi, delta = merged.table.path, str(tmp_path / "delta")
     write_deltalake(delta, pa.table({"id": [1]}))
-    is_held, other = ("COPY_ON_WRITE", "mor") if kind == "cow" else ("MERGE_ON_READ", "cow")
+    is_held, other = ("COPY_ON_WRITE", "mor") if table_type == "cow" else ("MERGE_ON_READ", "cow")
 
     with pytest.raises(ConfigError, match="the folder has a hudi table, but the settings ask for delta"):
         silver_table(spark, hudi, StorageConfig())
@@ -400,7 +400,7 @@ def test_table_of_another_format_or_type_is_refused(
 
 
 def test_table_of_a_newer_hudi_version_is_refused_before_reading(
-    spark: SparkSession, copied: HudiTable, kind: HudiType
+    spark: SparkSession, copied: HudiTable, table_type: HudiType
 ) -> None:
     properties = Path(copied.path, ".hoodie", "hoodie.properties")
     newer, replaced = re.subn(r"(?m)^(hoodie\.table\.version)=\d+$", r"\1=99", properties.read_text())
@@ -411,7 +411,7 @@ def test_table_of_a_newer_hudi_version_is_refused_before_reading(
     with pytest.raises(
         UnsupportedError, match=r"the table has version 99, but this Hudi release supports versions up to [89];"
     ):
-        silver_table(spark, copied.path, StorageConfig(format="hudi", type=kind))
+        silver_table(spark, copied.path, StorageConfig(format="hudi", type=table_type))
 
 
 def test_foreign_hudi_table_is_refused(spark: SparkSession, tmp_path: Path, foreign: Path) -> None:
@@ -426,15 +426,15 @@ def test_foreign_hudi_table_is_refused(spark: SparkSession, tmp_path: Path, fore
         silver_table(spark, str(path), StorageConfig(format="hudi"))
 
 
-def test_table_version_6_stores_the_same_rows(spark: SparkSession, tmp_path: Path, kind: HudiType) -> None:
+def test_table_version_6_stores_the_same_rows(spark: SparkSession, tmp_path: Path, table_type: HudiType) -> None:
     path = str(tmp_path / "table")
-    wanted = StorageConfig(format="hudi", type=kind, table_version=6, properties=OFTEN)
+    wanted = StorageConfig(format="hudi", type=table_type, table_version=6, properties=OFTEN)
     table = silver_table(spark, path, wanted)
     assert isinstance(table, HudiTable)
     table.merge(changes(spark, row(1, 10, "a"), row(2), row(3)), step(1))
     for commit in (2, 3):
         table.merge(changes(spark, (1, commit, None, ["text"], False), gone(2), row(4)), step(commit))
-    if kind == "mor":
+    if table_type == "mor":
         assert list(timeline(table).glob("*.compaction.requested"))
     table.merge(changes(spark, row(2, 7)), step(4))
 
@@ -448,7 +448,7 @@ def test_table_version_6_stores_the_same_rows(spark: SparkSession, tmp_path: Pat
 
 def test_history_lists_the_readable_versions(spark: SparkSession, tmp_path: Path) -> None:
     few = {"hoodie.clean.commits.retained": "2", "hoodie.keep.min.commits": "3", "hoodie.keep.max.commits": "4"}
-    table = HudiTable(spark, str(tmp_path / "table"), kind="cow", properties=few)
+    table = HudiTable(spark, str(tmp_path / "table"), table_type="cow", properties=few)
     commits = [table.merge(changes(spark, row(1, number)), step(number)) for number in range(1, 6)]
 
     known = table.history()
@@ -468,10 +468,10 @@ def test_history_lists_the_readable_versions(spark: SparkSession, tmp_path: Path
 
 @pytest.mark.parametrize("version", [None, pytest.param(6, marks=pytest.mark.deep)])
 def test_read_since_returns_only_later_writes(
-    spark: SparkSession, tmp_path: Path, kind: HudiType, version: Any
+    spark: SparkSession, tmp_path: Path, table_type: HudiType, version: Any
 ) -> None:
     often = {"hoodie.compact.inline.max.delta.commits": "4"}
-    table = HudiTable(spark, str(tmp_path / "table"), kind=kind, table_version=version, properties=often)
+    table = HudiTable(spark, str(tmp_path / "table"), table_type=table_type, table_version=version, properties=often)
 
     def since(version: int) -> dict[int, int]:
         return {row["id"]: row["n"] for row in table.read_since(version).collect()}
@@ -512,9 +512,9 @@ def test_restore_recovers_progress_in_a_new_epoch(spark: SparkSession, copied: H
     assert sorted(row["n"] for row in read_back(copied)) == [30, 40, 50]
 
 
-def test_clustering_keeps_rows_and_progress(spark: SparkSession, tmp_path: Path, kind: HudiType) -> None:
+def test_clustering_keeps_rows_and_progress(spark: SparkSession, tmp_path: Path, table_type: HudiType) -> None:
     often = {"hoodie.clustering.inline": "true", "hoodie.clustering.inline.max.commits": "2"}
-    table = HudiTable(spark, str(tmp_path / "table"), kind=kind, properties=often)
+    table = HudiTable(spark, str(tmp_path / "table"), table_type=table_type, properties=often)
     for commit in range(1, 4):
         known = table.merge(changes(spark, row(1, commit), row(10 + commit, commit)), step(commit)).progress
         assert known.commit == commit
@@ -525,7 +525,7 @@ def test_clustering_keeps_rows_and_progress(spark: SparkSession, tmp_path: Path,
     assert {row["id"]: row["n"] for row in read_back(table)} == {1: 3, 12: 2, 13: 3}
 
 
-@pytest.mark.parametrize("kind", ["mor"], indirect=True)
+@pytest.mark.parametrize("table_type", ["mor"], indirect=True)
 def test_properties_win_over_our_defaults(spark: SparkSession, copied: HudiTable) -> None:
     wanted = StorageConfig(format="hudi", type="mor", properties={**OFTEN, "hoodie.parquet.compression.codec": "zstd"})
     rows = held(copied)
@@ -590,10 +590,10 @@ def test_killed_compaction_plan_is_removed_by_next_run(
         target.open(spark).read()
     assert f"{cut} is incomplete" in str(status(config, ["*"], spark, source=lake.broker).tables[1].error)
 
-    done = lake.fold()
+    report = lake.fold()
 
     assert before == [(key, "second") for key in (1, 2, 3)]
-    assert done.warnings == [f"removed {cut}: a killed run had not finished writing it"]
+    assert report.warnings == [f"removed {cut}: a killed run had not finished writing it"]
     assert sorted((row["id"], row["text"]) for row in target.open(spark).read().collect()) == before
     assert sorted((row["id"], row["text"]) for row in read_back(table)) == before
     lake.land([topic.change("u", 2, {"text": "third"}, lsn=3)])
@@ -602,13 +602,13 @@ def test_killed_compaction_plan_is_removed_by_next_run(
     assert [file.name for file in timeline(table).glob("*.compaction.requested") if file.name > cut]
 
 
-def test_empty_plan_of_any_action_is_removed(spark: SparkSession, copied: HudiTable, kind: HudiType) -> None:
+def test_empty_plan_of_any_action_is_removed(spark: SparkSession, copied: HudiTable, table_type: HudiType) -> None:
     later, rows = copied.version() + 1000, held(copied)
     plans = [timeline(copied) / f"{later + number}.{action}.requested" for number, action in enumerate(ACTIONS)]
     for plan in plans:
         plan.touch()
 
-    again = HudiTable(spark, copied.path, kind=kind)
+    again = HudiTable(spark, copied.path, table_type=table_type)
 
     assert sorted(again.recover()) == [f"removed {p.name}: a killed run had not finished writing it" for p in plans]
     assert again.recover() == []
@@ -619,10 +619,10 @@ def test_empty_plan_of_any_action_is_removed(spark: SparkSession, copied: HudiTa
 @pytest.mark.parametrize("version", [None, pytest.param(6, marks=pytest.mark.deep)])
 @pytest.mark.parametrize("left", [0.0, pytest.param(0.5, marks=pytest.mark.deep)])
 def test_killed_overwrite_leaves_each_row_once(
-    spark: SparkSession, tmp_path: Path, kind: HudiType, version: Any, left: float
+    spark: SparkSession, tmp_path: Path, table_type: HudiType, version: Any, left: float
 ) -> None:
     """Without recovery, Hudi treats an empty commit as one that replaced no files."""
-    settings: dict[str, Any] = {"kind": kind, "table_version": version}
+    settings: dict[str, Any] = {"table_type": table_type, "table_version": version}
     table = HudiTable(spark, str(tmp_path / "table"), **settings)
     rows = spark.createDataFrame([(1, 2, None, '{"id": 1}')], "id int, n int, text string, __key string")
     table.merge(changes(spark, row(1, 1)), step(1))
@@ -651,7 +651,7 @@ def test_incomplete_commit_below_later_ones_is_kept(spark: SparkSession, copied:
     assert Path(timeline(copied), cut).exists()
 
 
-def test_killed_change_of_settings_is_undone(spark: SparkSession, copied: HudiTable, kind: HudiType) -> None:
+def test_killed_change_of_settings_is_undone(spark: SparkSession, copied: HudiTable, table_type: HudiType) -> None:
     """Without recovery, the table counts as new, and all rows are inserted a second time."""
     properties = Path(copied.path, ".hoodie", "hoodie.properties")
     before = properties.read_text()
@@ -660,7 +660,7 @@ def test_killed_change_of_settings_is_undone(spark: SparkSession, copied: HudiTa
         properties.with_name(f".{properties.name}.crc").unlink(missing_ok=True)
         if left == "an empty file":
             properties.touch()
-        again = HudiTable(spark, copied.path, kind=kind)
+        again = HudiTable(spark, copied.path, table_type=table_type)
         with pytest.raises(IncompleteWriteError, match=r"hoodie\.properties is incomplete"):
             again.exists()
 

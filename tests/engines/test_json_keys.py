@@ -42,19 +42,19 @@ class Keyed(Lake):
         self.send((sent, []), (value, []))
 
     def rebuild(self, *key: str) -> None:
-        (done,) = run_rebuild(self.config, [self._topic], self._spark, options=RebuildOptions(key=key)).tables
-        assert done.error is None, done.error
+        (report,) = run_rebuild(self.config, [self._topic], self._spark, options=RebuildOptions(key=key)).tables
+        assert report.error is None, report.error
 
     def silver_error(self) -> str:
-        (done,) = run_silver(self.config, [self._topic], self._spark).tables
-        assert done.error is not None
-        return done.error.code
+        (report,) = run_silver(self.config, [self._topic], self._spark).tables
+        assert report.error is not None
+        return report.error.code
 
     def replay(self, **selection: Any) -> dict[str, int]:
-        (done,) = replay_quarantined(
+        (report,) = replay_quarantined(
             self.config, [self._topic], self._spark, registry=self.registry, selection=Selection(**selection)
         ).tables
-        return done.rows
+        return report.rows
 
 
 @pytest.mark.parametrize("settings", [pytest.param({}, id="connect"), pytest.param(PLAIN, id="plain")])

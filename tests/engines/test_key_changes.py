@@ -91,12 +91,14 @@ def test_key_change_error_names_the_command_that_rebuilds(
     place = KeyChangeLake(spark, tmp_path / "lake", storage=(TABLE_TYPES["delta"], TABLE_TYPES["hudi-mor"]))
     for key in (1, 2, 3, 4):
         place.send("c", key, "north", f"old {key}")
-    assert [done.error for done in place.fold()] == [None] * 2
+    assert [table_report.error for table_report in place.fold()] == [None] * 2
     place.send("d", 3, "north")
     place.send_new("u", 1, "north", "new 1")
     failed = place.fold()
-    assert {done.error and (done.error.code, done.error.exit_code) for done in failed} == {("CDC-203", 2)}
-    errors = [done.error.message for done in failed if done.error]
+    assert {
+        table_report.error and (table_report.error.code, table_report.error.exit_code) for table_report in failed
+    } == {("CDC-203", 2)}
+    errors = [table_report.error.message for table_report in failed if table_report.error]
     assert "its primary key was id int and now is id int, region string" in errors[0]
     assert f"`cdc-lake rebuild --table {place.by_id.table} --key-from id,region`" in errors[0]
     (refused, *_) = [one.refused for one in plan(place.config, ["*"], spark, source=place.broker).tables if one.refused]
@@ -124,11 +126,13 @@ def test_key_change_error_names_the_command_that_rebuilds(
 
     # Later runs use it: a change, and a rebuild.
     place.send_new("d", 1, "south")
-    assert [done.error for done in place.fold()] == [None] * 2
+    assert [table_report.error for table_report in place.fold()] == [None] * 2
     whole[1] = (1, "south", "another 1", True)
     assert place.rows() == [whole] * 2
     report = run_rebuild(place.config, [place.by_id.table], spark)
-    assert [done.rows for done in report.tables] == [{"same": 4, "changed": 0, "only_before": 0, "only_after": 0}]
+    assert [table_report.rows for table_report in report.tables] == [
+        {"same": 4, "changed": 0, "only_before": 0, "only_after": 0}
+    ]
     events = story(place.config, place.by_id.table, "id=1,region=north", spark).events
     assert [(one.op, one.verdict) for one in events] == [("u", "counts"), ("r", "decides")]
 
@@ -186,13 +190,13 @@ def test_new_key_missing_in_silver_is_found_by_the_old_key(spark: SparkSession, 
     )
     assert [(row["uid"], row["id"], row["text"]) for row in table_rows(place.targets[0].path)] == [("a", 1, "new")]
     place.append(uid, "u", {"uid": "a"}, {"id": 1, "text": "later"}, 0)
-    assert [done.error for done in place.fold()] == [None]
+    assert [report.error for report in place.fold()] == [None]
     assert [(row["uid"], row["text"]) for row in table_rows(place.targets[0].path)] == [("a", "later")]
 
     # The column of the old key, by which Delta skipped files, is dropped.
     code = Topic({"text": OPTIONAL_STRING}, keys={"code": "boolean"}, registry=place.by_id.registry)
     place.append(code, "r", {"code": True}, {"text": "by code"}, 0)
     place.land()
-    (done,) = run_rebuild(place.config, ["*"], spark, options=RebuildOptions(key=("code",), accepts_loss=True)).tables
-    assert (done.error, done.examples["without_event"]) == (None, ['{"uid":"a"}'])
+    (report,) = run_rebuild(place.config, ["*"], spark, options=RebuildOptions(key=("code",), accepts_loss=True)).tables
+    assert (report.error, report.examples["without_event"]) == (None, ['{"uid":"a"}'])
     assert [(row["code"], row["text"]) for row in table_rows(place.targets[0].path)] == [(True, "by code")]

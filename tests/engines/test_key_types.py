@@ -89,8 +89,8 @@ def check_keys(spark: SparkSession, root: Path, kinds: tuple[str, ...], keys: li
 
     def fold() -> list[list[str]]:
         landed = run_bronze(config, ["*"], spark, source=broker, registry=topics[0].registry)
-        assert [(done.rows.get("quarantined"), done.error) for done in landed.tables] == [(0, None)] * len(keys)
-        assert [done.error for done in run_silver(config, ["*"], spark).tables] == [None] * len(keys) * len(kinds)
+        assert [(report.rows.get("quarantined"), report.error) for report in landed.tables] == [(0, None)] * len(keys)
+        assert [report.error for report in run_silver(config, ["*"], spark).tables] == [None] * len(keys) * len(kinds)
         # Read by Spark: hudi-rs cannot read arrays of timestamps that two commits wrote.
         tables = [target.open(spark) for topic in topics for target in lake_of(config).silver(topic.table)]
         return [sorted(row["text"] for row in table.read().select("text").collect()) for table in tables]

@@ -26,7 +26,7 @@ from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.silver.run import run_silver
 from cdc_lake.storage.files import LocalFiles
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 
 pytestmark = pytest.mark.core
 
@@ -35,8 +35,8 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-def storage(spark: SparkSession) -> Storage:
-    return Storage(spark)
+def files(spark: SparkSession) -> HadoopFiles:
+    return HadoopFiles(spark)
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(tmp_path / "lease") if request.param == "local" else request.getfixturevalue("elsewhere")
 
 
-def lease(storage: Storage, folder: str | Path, run_id: str = "mine", seconds: float = 60) -> Lease:
-    return Lease(storage, str(folder), TABLE, run_id, seconds)
+def lease(files: HadoopFiles, folder: str | Path, run_id: str = "mine", seconds: float = 60) -> Lease:
+    return Lease(files, str(folder), TABLE, run_id, seconds)
 
 
 def held(until_ms: int | None = None, host: str = "elsewhere", pid: int = 1, pid_space: str = "") -> str:
@@ -77,17 +77,17 @@ def ended_process() -> int:
     return process.pid
 
 
-def test_released_lease_can_be_taken_at_once(storage: Storage, folder: str) -> None:
+def test_released_lease_can_be_taken_at_once(files: HadoopFiles, folder: str) -> None:
     for run_id in ("first", "second", "third"):
-        with lease(storage, folder, run_id) as mine:
+        with lease(files, folder, run_id) as mine:
             mine.check()
 
-    assert storage.names(folder) == ["000000000003.json"]
+    assert files.names(folder) == ["000000000003.json"]
 
 
-def test_second_run_is_refused_and_names_lease_owner_and_expiry(storage: Storage, folder: str) -> None:
-    with lease(storage, folder, "theirs"):
-        with pytest.raises(TableLockedError) as raised, lease(storage, folder):
+def test_second_run_is_refused_and_names_lease_owner_and_expiry(files: HadoopFiles, folder: str) -> None:
+    with lease(files, folder, "theirs"):
+        with pytest.raises(TableLockedError) as raised, lease(files, folder):
             pass
 
         who = f"run theirs (process {os.getpid()} on {socket.gethostname()}), since "
@@ -96,29 +96,29 @@ def test_second_run_is_refused_and_names_lease_owner_and_expiry(storage: Storage
         assert raised.value.exit_code == 40
 
 
-def test_refused_run_leaves_the_lease_unchanged(storage: Storage, folder: str) -> None:
-    with lease(storage, folder, "theirs") as theirs:
-        with pytest.raises(TableLockedError), lease(storage, folder):
+def test_refused_run_leaves_the_lease_unchanged(files: HadoopFiles, folder: str) -> None:
+    with lease(files, folder, "theirs") as theirs:
+        with pytest.raises(TableLockedError), lease(files, folder):
             pass
 
         theirs.check()
-        assert storage.names(folder) == ["000000000001.json"]
+        assert files.names(folder) == ["000000000001.json"]
 
 
-def test_failed_run_releases_its_lease(storage: Storage, tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), lease(storage, tmp_path):
+def test_failed_run_releases_its_lease(files: HadoopFiles, tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), lease(files, tmp_path):
         raise ZeroDivisionError
 
-    with lease(storage, tmp_path) as mine:
+    with lease(files, tmp_path) as mine:
         mine.check()
 
 
-def test_concurrent_exclusive_creates_have_one_winner(storage: Storage, tmp_path: Path) -> None:
+def test_concurrent_exclusive_creates_have_one_winner(files: HadoopFiles, tmp_path: Path) -> None:
     start = threading.Barrier(8)
 
     def create(writer: int) -> bool:
         start.wait()
-        return storage.create_exclusively(str(tmp_path / "file"), f"by {writer}")
+        return files.create_exclusively(str(tmp_path / "file"), f"by {writer}")
 
     with ThreadPoolExecutor(8) as writers:
         got_it = list(writers.map(create, range(8)))
@@ -128,35 +128,35 @@ def test_concurrent_exclusive_creates_have_one_winner(storage: Storage, tmp_path
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_existing_file_is_not_created_again(storage: Storage, folder: str) -> None:
-    created = [storage.create_exclusively(f"{folder}/file", text) for text in ("old", "new")]
+def test_existing_file_is_not_created_again(files: HadoopFiles, folder: str) -> None:
+    created = [files.create_exclusively(f"{folder}/file", text) for text in ("old", "new")]
 
     assert created == [True, False]
-    assert storage.read_text(f"{folder}/file") == "old"
+    assert files.read_text(f"{folder}/file") == "old"
 
 
-def test_replace_leaves_only_the_new_text(storage: Storage, folder: str) -> None:
+def test_replace_leaves_only_the_new_text(files: HadoopFiles, folder: str) -> None:
     for text in ("old", "new"):
-        storage.replace(f"{folder}/file", text)
+        files.replace(f"{folder}/file", text)
 
-    assert storage.read_text(f"{folder}/file") == "new"
-    assert storage.names(folder) == ["file"]
+    assert files.read_text(f"{folder}/file") == "new"
+    assert files.names(folder) == ["file"]
 
 
-def test_expired_lease_is_taken_over(storage: Storage, tmp_path: Path) -> None:
-    storage.replace(f"{tmp_path}/000000000007.json", held(until_ms=1))
+def test_expired_lease_is_taken_over(files: HadoopFiles, tmp_path: Path) -> None:
+    files.replace(f"{tmp_path}/000000000007.json", held(until_ms=1))
 
-    with lease(storage, tmp_path) as mine:
+    with lease(files, tmp_path) as mine:
         mine.check()
 
         assert os.listdir(tmp_path) == ["000000000008.json"]
 
 
-def test_lease_of_a_dead_process_on_this_host_is_taken_over(storage: Storage, tmp_path: Path) -> None:
+def test_lease_of_a_dead_process_on_this_host_is_taken_over(files: HadoopFiles, tmp_path: Path) -> None:
     theirs = held(host=socket.gethostname(), pid=ended_process(), pid_space=pid_space())
-    storage.replace(f"{tmp_path}/000000000001.json", theirs)
+    files.replace(f"{tmp_path}/000000000001.json", theirs)
 
-    with lease(storage, tmp_path) as mine:
+    with lease(files, tmp_path) as mine:
         mine.check()
 
 
@@ -168,54 +168,54 @@ OTHER_SPACES = {
 
 
 @pytest.mark.parametrize("name", OTHER_SPACES)
-def test_process_in_another_pid_space_is_assumed_alive(storage: Storage, tmp_path: Path, name: str) -> None:
+def test_process_in_another_pid_space_is_assumed_alive(files: HadoopFiles, tmp_path: Path, name: str) -> None:
     theirs = held(host=socket.gethostname(), pid=ended_process(), pid_space=OTHER_SPACES[name]())
-    storage.replace(f"{tmp_path}/000000000001.json", theirs)
+    files.replace(f"{tmp_path}/000000000001.json", theirs)
 
-    with pytest.raises(TableLockedError, match=f"on {socket.gethostname()}"), lease(storage, tmp_path):
+    with pytest.raises(TableLockedError, match=f"on {socket.gethostname()}"), lease(files, tmp_path):
         pass
 
 
-def test_lease_of_a_version_without_pid_space_is_read(storage: Storage, tmp_path: Path) -> None:
+def test_lease_of_a_version_without_pid_space_is_read(files: HadoopFiles, tmp_path: Path) -> None:
     before = json.loads(held())
     del before["pid_space"]
-    storage.replace(f"{tmp_path}/000000000001.json", json.dumps(before))
+    files.replace(f"{tmp_path}/000000000001.json", json.dumps(before))
 
-    with pytest.raises(TableLockedError, match="by run theirs "), lease(storage, tmp_path):
+    with pytest.raises(TableLockedError, match="by run theirs "), lease(files, tmp_path):
         pass
 
 
-def test_process_of_another_host_is_not_checked_on_this_host(storage: Storage, tmp_path: Path) -> None:
-    storage.replace(f"{tmp_path}/000000000001.json", held(host="elsewhere", pid=ended_process()))
+def test_process_of_another_host_is_not_checked_on_this_host(files: HadoopFiles, tmp_path: Path) -> None:
+    files.replace(f"{tmp_path}/000000000001.json", held(host="elsewhere", pid=ended_process()))
 
-    with pytest.raises(TableLockedError, match="on elsewhere"), lease(storage, tmp_path):
+    with pytest.raises(TableLockedError, match="on elsewhere"), lease(files, tmp_path):
         pass
 
 
-def test_lease_is_renewed_while_the_run_lasts(storage: Storage, folder: str) -> None:
-    with lease(storage, folder, "theirs", seconds=1) as theirs:
+def test_lease_is_renewed_while_the_run_lasts(files: HadoopFiles, folder: str) -> None:
+    with lease(files, folder, "theirs", seconds=1) as theirs:
         time.sleep(2)
 
         # Its name may be missing for a moment: on other stores, a renewed file is empty first.
-        with pytest.raises(TableLockedError, match="it is being written by"), lease(storage, folder):
+        with pytest.raises(TableLockedError, match="it is being written by"), lease(files, folder):
             pass
         theirs.check()
 
 
-def test_run_that_lost_its_lease_fails_before_commit(storage: Storage, tmp_path: Path) -> None:
-    with lease(storage, tmp_path) as mine:
+def test_run_that_lost_its_lease_fails_before_commit(files: HadoopFiles, tmp_path: Path) -> None:
+    with lease(files, tmp_path) as mine:
         mine.check()
-        storage.replace(f"{tmp_path}/000000000002.json", held())
+        files.replace(f"{tmp_path}/000000000002.json", held())
 
         with pytest.raises(TableLockedError, match=r"run theirs .* has taken over the table"):
             mine.check()
 
 
-def test_run_that_lost_its_lease_neither_renews_nor_releases_it(storage: Storage, tmp_path: Path) -> None:
+def test_run_that_lost_its_lease_neither_renews_nor_releases_it(files: HadoopFiles, tmp_path: Path) -> None:
     theirs = held()
 
-    with lease(storage, tmp_path, seconds=0.3):
-        storage.replace(f"{tmp_path}/000000000002.json", theirs)
+    with lease(files, tmp_path, seconds=0.3):
+        files.replace(f"{tmp_path}/000000000002.json", theirs)
         (tmp_path / "000000000001.json").unlink()
         time.sleep(0.5)
 
@@ -223,15 +223,15 @@ def test_run_that_lost_its_lease_neither_renews_nor_releases_it(storage: Storage
 
 
 def test_stale_listing_does_not_win_a_skipped_lease_number(spark: SparkSession, tmp_path: Path) -> None:
-    class LookedLongAgo(Storage):
+    class LookedLongAgo(HadoopFiles):
         looks = 0
 
         def names_with_drafts(self, folder: str) -> list[str]:
             self.looks += 1
             return ["000000000001.json"] if self.looks == 1 else super().names_with_drafts(folder)
 
-    Storage(spark).replace(f"{tmp_path}/000000000001.json", held(until_ms=0))
-    Storage(spark).replace(f"{tmp_path}/000000000003.json", held())
+    HadoopFiles(spark).replace(f"{tmp_path}/000000000001.json", held(until_ms=0))
+    HadoopFiles(spark).replace(f"{tmp_path}/000000000003.json", held())
 
     with pytest.raises(TableLockedError, match="run theirs"), lease(LookedLongAgo(spark), tmp_path):
         pass
@@ -239,70 +239,70 @@ def test_stale_listing_does_not_win_a_skipped_lease_number(spark: SparkSession, 
     assert "000000000002.json" in os.listdir(tmp_path)  # it was created, but is not the newest
 
 
-def test_empty_lease_file_counts_from_its_modification_time(storage: Storage, tmp_path: Path) -> None:
+def test_empty_lease_file_counts_from_its_modification_time(files: HadoopFiles, tmp_path: Path) -> None:
     file = tmp_path / "000000000001.json"
     file.touch()
 
-    with pytest.raises(TableLockedError, match="another run, since"), lease(storage, tmp_path):
+    with pytest.raises(TableLockedError, match="another run, since"), lease(files, tmp_path):
         pass
     os.utime(file, (1, 1))
-    with lease(storage, tmp_path) as mine:
+    with lease(files, tmp_path) as mine:
         mine.check()
 
 
-def test_unwritable_lease_is_an_error_naming_its_folder(storage: Storage, tmp_path: Path) -> None:
+def test_unwritable_lease_is_an_error_naming_its_folder(files: HadoopFiles, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(InfrastructureError, match=r"cannot take its lease: .*file/lease can be read"):
-        lease(storage, tmp_path / "file" / "lease").__enter__()
+        lease(files, tmp_path / "file" / "lease").__enter__()
 
 
 def test_lease_is_released_if_earlier_files_cannot_be_removed(
-    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    files: HadoopFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with lease(storage, tmp_path):
+    with lease(files, tmp_path):
         pass
 
-    def refused(_self: Storage, path: str) -> None:
+    def refused(_self: HadoopFiles, path: str) -> None:
         raise OSError(f"the store does not remove {path}")
 
-    monkeypatch.setattr(Storage, "remove", refused)
+    monkeypatch.setattr(HadoopFiles, "remove", refused)
 
-    with lease(storage, tmp_path):
+    with lease(files, tmp_path):
         assert "cannot remove its earlier leases (the store does not remove" in caplog.text
 
-    with lease(storage, tmp_path, "theirs"):
+    with lease(files, tmp_path, "theirs"):
         pass
 
 
 def test_lease_on_a_full_disk_is_renewed_and_released(
-    storage: Storage, full_disk: None, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    files: HadoopFiles, full_disk: None, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    with lease(storage, tmp_path, seconds=0.3) as mine:
+    with lease(files, tmp_path, seconds=0.3) as mine:
         time.sleep(0.5)
         mine.check()
         assert mine.holder() is not None
-    with lease(storage, tmp_path, "theirs") as theirs:
+    with lease(files, tmp_path, "theirs") as theirs:
         theirs.check()
 
     assert os.listdir(tmp_path) == ["000000000002.json"]
     assert caplog.messages == []
 
 
-def test_drafts_are_not_listed(storage: Storage, tmp_path: Path) -> None:
+def test_drafts_are_not_listed(files: HadoopFiles, tmp_path: Path) -> None:
     for name in ("whole", "whole.0a1b.tmp", "orders.tmp"):
         (tmp_path / name).touch()
 
-    for files in (storage, LocalFiles()):
-        assert files.names(str(tmp_path)) == ["orders.tmp", "whole"]
+    for each in (files, LocalFiles()):
+        assert each.names(str(tmp_path)) == ["orders.tmp", "whole"]
 
 
-def test_leftover_drafts_are_removed(storage: Storage, tmp_path: Path) -> None:
-    storage.replace(f"{tmp_path}/000000000001.json", held(until_ms=0))
+def test_leftover_drafts_are_removed(files: HadoopFiles, tmp_path: Path) -> None:
+    files.replace(f"{tmp_path}/000000000001.json", held(until_ms=0))
     (tmp_path / "000000000001.json.0a1b.tmp").touch()
     (tmp_path / "0012").mkdir()  # of a table whose name begins with this one's
 
-    with lease(storage, tmp_path):
+    with lease(files, tmp_path):
         assert sorted(os.listdir(tmp_path)) == ["000000000002.json", "0012"]
 
 
@@ -313,62 +313,68 @@ class Doing(Work):
     work: Callable[[TableReport, Leases], None]
     leases: Leases
 
-    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        self.work(done, self.leases)
+    def process_next(self, spark: SparkSession, report: TableReport) -> bool:
+        self.work(report, self.leases)
         return False
 
 
 def run_over(
-    storage: Storage, root: Path, work: Callable[[TableReport, Leases], None], *, enabled: bool = True
+    files: HadoopFiles, root: Path, work: Callable[[TableReport, Leases], None], *, enabled: bool = True
 ) -> Report:
     """A run of silver on two tables, the second's name beginning with the first's."""
     config = Config(lake=LakeConfig(root=str(root), lease=LeaseConfig(enabled=enabled)))
     report = Report(layer="silver")
-    leases = Leases(lake_of(config), config.lake.lease, storage, report.run_id, report.layer)
+    leases = Leases(lake_of(config), config.lake.lease, files, report.run_id, report.layer)
     TableScheduler(spark=SparkSession.active()).each_table(report, ["a.b", "a.b.c"], Doing(work, leases), leases=leases)
     return report
 
 
-def test_run_skips_a_locked_table_and_continues_with_the_next(storage: Storage, tmp_path: Path) -> None:
-    storage.replace(f"{tmp_path}/_leases/silver/a/b/000000000001.json", held())
+def test_run_skips_a_locked_table_and_continues_with_the_next(files: HadoopFiles, tmp_path: Path) -> None:
+    files.replace(f"{tmp_path}/_leases/silver/a/b/000000000001.json", held())
     worked_on = []
 
-    report = run_over(storage, tmp_path, lambda done, _: worked_on.append(done.table))
+    report = run_over(files, tmp_path, lambda table_report, _: worked_on.append(table_report.table))
 
     assert worked_on == ["a.b.c"]
-    assert [(done.table, done.status) for done in report.tables] == [("a.b", "failed"), ("a.b.c", "unchanged")]
+    assert [(table_report.table, table_report.status) for table_report in report.tables] == [
+        ("a.b", "failed"),
+        ("a.b.c", "unchanged"),
+    ]
     assert report.exit_code == 40
 
 
-def test_run_locks_each_table_only_while_processing_it(storage: Storage, tmp_path: Path) -> None:
-    def work(done: TableReport, leases: Leases) -> None:
-        other = run_over(storage, tmp_path, lambda *_: None)
+def test_run_locks_each_table_only_while_processing_it(files: HadoopFiles, tmp_path: Path) -> None:
+    def work(report: TableReport, leases: Leases) -> None:
+        other = run_over(files, tmp_path, lambda *_: None)
         locked.append([one.table for one in other.tables if one.error and one.error.exit_code == 40])
 
     locked: list[list[str]] = []
 
-    run_over(storage, tmp_path, work)
+    run_over(files, tmp_path, work)
 
     assert locked == [["a.b"], ["a.b.c"]]
 
 
-def test_check_detects_a_lease_taken_over_during_the_run(storage: Storage, tmp_path: Path) -> None:
-    def work(done: TableReport, leases: Leases) -> None:
-        leases.check(done.table)
-        if done.table == "a.b":
-            storage.replace(f"{tmp_path}/_leases/silver/a/b/000000000002.json", held())
-        leases.check(done.table)
-        done.status = "ok"
+def test_check_detects_a_lease_taken_over_during_the_run(files: HadoopFiles, tmp_path: Path) -> None:
+    def work(table_report: TableReport, leases: Leases) -> None:
+        leases.check(table_report.table)
+        if table_report.table == "a.b":
+            files.replace(f"{tmp_path}/_leases/silver/a/b/000000000002.json", held())
+        leases.check(table_report.table)
+        table_report.status = "ok"
 
-    report = run_over(storage, tmp_path, work)
+    report = run_over(files, tmp_path, work)
 
-    assert [(done.table, done.status) for done in report.tables] == [("a.b", "failed"), ("a.b.c", "ok")]
+    assert [(table_report.table, table_report.status) for table_report in report.tables] == [
+        ("a.b", "failed"),
+        ("a.b.c", "ok"),
+    ]
 
 
-def test_disabled_leases_are_neither_taken_nor_checked(storage: Storage, tmp_path: Path) -> None:
-    storage.replace(f"{tmp_path}/_leases/silver/a/b/000000000001.json", held())
+def test_disabled_leases_are_neither_taken_nor_checked(files: HadoopFiles, tmp_path: Path) -> None:
+    files.replace(f"{tmp_path}/_leases/silver/a/b/000000000001.json", held())
 
-    report = run_over(storage, tmp_path, lambda done, leases: leases.check(done.table), enabled=False)
+    report = run_over(files, tmp_path, lambda table_report, leases: leases.check(table_report.table), enabled=False)
 
     assert report.exit_code == 0
     assert os.listdir(tmp_path / "_leases" / "silver" / "a" / "b") == ["000000000001.json"]

@@ -59,10 +59,10 @@ def test_large_record_is_quarantined_without_its_bytes(spark: SparkSession, tmp_
     lake.send_numbered(1, of(1), 2)
     lake.send_numbered(2, of(2, "x" * LIMIT), 2)
 
-    done = lake.land()
+    report = lake.land()
 
-    assert done.rows == {"read": 2, "ok": 1, "quarantined": 1, "control": 0}
-    assert done.read_bytes < LIMIT
+    assert report.rows == {"read": 2, "ok": 1, "quarantined": 1, "control": 0}
+    assert report.read_bytes < LIMIT
     bad = lake.bronze()[1]
     assert bad["error"]["code"] == "too_large"
     assert bad["error"]["message"].endswith(f" bytes are more than `read.max_record_bytes`: {LIMIT}, and are not kept")
@@ -109,10 +109,10 @@ def test_ids_and_layouts_beyond_the_limits_are_quarantined(
         (wire.framed("id4", "id:1", wire.avro(KEY_TEXT, {"id": 1}), "key")),
         (of(1), [("apicurio.value.contentHash", long)]),
     )
-    done = lake.land()
+    report = lake.land()
 
-    assert done.error is None, done.error
-    assert done.rows["ok"] == 3, lake.problems()
+    assert report.error is None, report.error
+    assert report.rows["ok"] == 3, lake.problems()
     assert len({name for _, name in registry.asked}) <= 11
     problems = list(lake.problems().values())
     assert sum("exceeds the 3 layouts that a batch may have" in one for one in problems) == 2
@@ -138,9 +138,9 @@ def test_known_id_counts_before_lower_unknown_ones(
     for number in range(100, 120):
         lake.send_numbered(number, of(number), number)
     lake.send_numbered(2, of(2), 900)
-    done = lake.land()
+    report = lake.land()
 
-    assert (done.error, done.rows["ok"], done.rows["quarantined"]) == (None, 1, 20)
+    assert (report.error, report.rows["ok"], report.rows["quarantined"]) == (None, 1, 20)
 
 
 def test_invented_json_layouts_leave_room_for_registered_schemas(
@@ -156,9 +156,9 @@ def test_invented_json_layouts_leave_room_for_registered_schemas(
         lake.send((wire.json_record(TABLE.key, {"id": number}), []), (value, []))
     lake.send_numbered(9, of(9), 2)
 
-    done = lake.land()
+    report = lake.land()
 
-    assert (done.error, done.rows["ok"]) == (None, 3), lake.problems()
+    assert (report.error, report.rows["ok"]) == (None, 3), lake.problems()
     assert 5 not in lake.problems()
 
 
@@ -263,9 +263,9 @@ def test_batches_hold_at_most_max_batch_bytes(spark: SparkSession, tmp_path: Pat
         at = first["timestamp"].astimezone(UTC)
         lake.broker.append(Record(first["key"], first["value"], TABLE.name, partition, 0, at, []))
 
-    done = lake.land()
+    report = lake.land()
 
-    assert (done.error, done.rows["ok"]) == (None, 8)
+    assert (report.error, report.rows["ok"]) == (None, 8)
     sizes = Counter[int]()
     for one in lake.bronze():
         sizes[one["batch"]] += len(one["raw_key"]) + len(one["raw_value"])
@@ -281,9 +281,9 @@ def test_headers_count_in_batches_and_large_ones_are_not_kept(spark: SparkSessio
     for size in (900, 900, 900, LIMIT + 1, 0):
         lake.send(key, (value, [("x", b"x" * size), ("\u00fc", b"")]))
 
-    done = lake.land()
+    report = lake.land()
 
-    assert (done.error, done.rows["ok"], list(lake.problems())) == (None, 4, [3])
+    assert (report.error, report.rows["ok"], list(lake.problems())) == (None, 4, [3])
     assert (
         lake.problems()[3]
         == f"headers: {LIMIT + 4} bytes are more than `read.max_record_bytes`: {LIMIT}, and are not kept"
@@ -301,9 +301,9 @@ def test_silver_batches_hold_at_most_max_batch_bytes(spark: SparkSession, tmp_pa
     assert lake.land().batches == 5
     config = Config(lake=LakeConfig(root=str(tmp_path)), defaults=TableConfig(read={"max_batch_bytes": 2000}))
 
-    (done,) = run_silver(config, [TABLE.name], spark).tables
+    (report,) = run_silver(config, [TABLE.name], spark).tables
 
-    assert (done.error, done.rows["events"], done.batches) == (None, 5, 4)  # 2 rows, 1, the large one alone, 1
+    assert (report.error, report.rows["events"], report.batches) == (None, 5, 4)  # 2 rows, 1, the large one alone, 1
 
 
 def test_compressed_bodies_count_with_their_unpacked_size(spark: SparkSession, tmp_path: Path) -> None:
@@ -319,9 +319,9 @@ def test_compressed_bodies_count_with_their_unpacked_size(spark: SparkSession, t
         lake.send(key, wire.framed("glue-zlib", glue["value"], body, "value"))
     lake.send(wire.framed("glue", glue["key"], wire.avro(KEY_TEXT, {"id": 6}), "key"), (garbage, []))
 
-    done = lake.land()
+    report = lake.land()
 
-    assert (done.error, done.rows["ok"], done.rows["quarantined"]) == (None, 5, 2)
+    assert (report.error, report.rows["ok"], report.rows["quarantined"]) == (None, 5, 2)
     rows = lake.bronze()
     assert max(Counter(one["batch"] for one in rows).values()) <= 2
     assert rows[5]["error"]["code"] == "too_large" and rows[5]["raw_value"] is None

@@ -31,7 +31,7 @@ def config(root: Path, *silver: StorageConfig) -> Config:
 def maintained(spark: SparkSession, settings: Config, layer: Layer = "silver") -> dict[str, TableReport]:
     report = run_maintain(settings, ["*"], spark, layer=layer)
     assert report.exit_code == 0, report
-    return {done.table: done for done in report.tables}
+    return {table_report.table: table_report for table_report in report.tables}
 
 
 @pytest.fixture
@@ -79,13 +79,17 @@ def test_maintain_keeps_rows_compacts_logs_and_fold_continues(
     progress = [target.open(spark).progress() for target in targets]
     assert optimized()[1] == "first"
 
-    done = list(maintained(spark, settings).values())
+    reports = list(maintained(spark, settings).values())
 
     assert optimized() == expected
     assert [held(table_rows(target.path)) for target in targets] == [expected] * 3
     assert [target.open(spark).progress() for target in targets] == progress
-    assert [(one.status, one.rows.get("files_written")) for one in done] == [("ok", 1), ("unchanged", None), ("ok", 1)]
-    assert done[0].rows["bytes_removed"] > 0
+    assert [(one.status, one.rows.get("files_written")) for one in reports] == [
+        ("ok", 1),
+        ("unchanged", None),
+        ("ok", 1),
+    ]
+    assert reports[0].rows["bytes_removed"] > 0
     assert {one.status for one in maintained(spark, settings).values()} == {"unchanged"}
 
     fold(
@@ -106,11 +110,11 @@ def test_bronze_folds_on_after_compaction(spark: SparkSession, tmp_path: Path, t
         if number == 2:
             lake.fold()
 
-    done = maintained(spark, settings, "bronze")[topic.table]
+    report = maintained(spark, settings, "bronze")[topic.table]
     lake.land([change(topic, 5, "u", 4, "landed later")])
     folded = lake.fold()
 
-    assert done.rows["files_written"] == 1
+    assert report.rows["files_written"] == 1
     assert folded.rows["applied"] == 2
     assert held(table_rows(lake.silver.path)) == dict.fromkeys(range(1, 4), "landed") | {4: "landed later"}
 

@@ -40,9 +40,9 @@ class EditedLake:
 
     def refused(self) -> ReportedError:
         """The exit of a silver run."""
-        (done,) = run_silver(self.config, [self.topic.table], self.spark).tables
-        assert done.error is not None
-        return done.error
+        (report,) = run_silver(self.config, [self.topic.table], self.spark).tables
+        assert report.error is not None
+        return report.error
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +103,8 @@ def test_column_removed_by_hand_stops_run_until_rebuilt(edited: EditedLake) -> N
         "thing.n: another program removed the column from silver; to restore it, run `cdc-lake rebuild" in error.message
     )
     assert "`cdc-lake rebuild --table pagila.public.thing`" in error.message
-    (done,) = run_rebuild(edited.config, [edited.topic.table], edited.spark).tables
-    assert done.error is None
+    (report,) = run_rebuild(edited.config, [edited.topic.table], edited.spark).tables
+    assert report.error is None
     assert edited.row()["n"] == 7
     edited.change(n=8)
     edited.lake.fold()

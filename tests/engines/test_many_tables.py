@@ -71,7 +71,7 @@ def test_many_tables_are_correct_and_a_broken_one_is_named(spark: SparkSession, 
 
         assert bronze.exit_code == 0
         assert len(silver.tables) == count + 1
-        failed = {done.table: done.error.code for done in silver.tables if done.error}
+        failed = {report.table: report.error.code for report in silver.tables if report.error}
         assert (silver.exit_code, failed) == ((2, {BROKEN: "CDC-210"}) if n else (0, {}))
         assert {table.name: table.found(tmp_path) for table in tables} == {table.name: table.rows for table in tables}
 
@@ -79,5 +79,5 @@ def test_many_tables_are_correct_and_a_broken_one_is_named(spark: SparkSession, 
             table.change(5)
         broker.append(after.change("u", 1, {"n": "text"}, offset=n + 1))
 
-    idle = {done.table for done in silver.tables if done.status == "unchanged"}
+    idle = {report.table for report in silver.tables if report.status == "unchanged"}
     assert idle == {table.name for table in tables[1::2]}

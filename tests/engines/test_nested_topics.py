@@ -19,7 +19,7 @@ from cdc_lake.operations.plan import plan
 from cdc_lake.runs.context import lake_of, select_landed
 from cdc_lake.runs.report import Report
 from cdc_lake.silver.run import run_silver
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 
 OUTER, INNER = "shop.orders", "shop.orders.items"
 AT_ONCE = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
@@ -69,7 +69,7 @@ class Lake:
 
 
 def errors(report: Report) -> dict[str, str]:
-    return {done.table: str(done.error.message) for done in report.tables if done.error}
+    return {table_report.table: str(table_report.error.message) for table_report in report.tables if table_report.error}
 
 
 def files(root: Path) -> set[Path]:
@@ -183,7 +183,7 @@ def test_nested_lake_is_refused_until_inner_moves_out(
     lake.write(INNER, "u", 1, lsn=2)
     assert list(errors(lake.bronze("*"))) == [INNER]
     with pytest.raises(ConfigError, match=f"`{OUTER}`"):
-        select_landed(lake_of(lake.config), Storage(spark), [INNER])
+        select_landed(lake_of(lake.config), HadoopFiles(spark), [INNER])
 
     cured = lake.second(tmp_path / "lake-of-items")
     move_inner(lake, cured)

@@ -25,7 +25,7 @@ from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.silver.run import run_silver
 from cdc_lake.spark.session import lake_files
 from cdc_lake.storage.files import LocalFiles
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.newest import newest_commit
 from cdc_lake.tables.progress import BronzeProgress, SilverProgress
@@ -93,7 +93,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def without_times(report: Report) -> list[dict[str, Any]]:
     versions = {"version_before", "version_after"}  # not known if the table was not opened
-    return [done.model_dump(exclude={"seconds", "waited", *versions}) for done in report.tables]
+    return [table_report.model_dump(exclude={"seconds", "waited", *versions}) for table_report in report.tables]
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -102,7 +102,7 @@ def test_run_with_nothing_new_starts_no_session(
 ) -> None:
     report = lake.run(layer, spark=False)
 
-    assert {done.status for done in report.tables} == {"unchanged"}
+    assert {table_report.status for table_report in report.tables} == {"unchanged"}
     assert len(report.tables) == (3 if layer == "silver" else 1)
     written = Path(lake.config.lake.root, "_runs", report.file_name)
     assert Report.model_validate_json(written.read_text()) == report
@@ -156,12 +156,12 @@ def test_path_that_hadoop_config_may_redirect_is_left_to_hadoop(
     monkeypatch.setenv(variable, "/etc/hadoop/conf")
     at = f"file://{lake.config.lake.root}"
 
-    assert isinstance(lake_files(lake.config.lake.root, None), Storage)
+    assert isinstance(lake_files(lake.config.lake.root, None), HadoopFiles)
     assert isinstance(lake_files(at, None), LocalFiles)
 
     for root in (lake.config.lake.root, at):
         report = lake.run(layer, lake.config.model_copy(update={"lake": LakeConfig(root=root)}), spark=False)
-        assert {done.status for done in report.tables} == {"unchanged"}
+        assert {table_report.status for table_report in report.tables} == {"unchanged"}
 
 
 def test_newest_commits_equal_those_spark_reads(spark: SparkSession, lake: Lake) -> None:
@@ -188,9 +188,9 @@ def test_status_without_spark_equals_status_with_spark(
     broker.append(topic.tombstone(1))
     shutil.rmtree(root / "silver_hudi_cow")
 
-    opened, read = [], LocalFiles if by == "local files" else Storage
+    opened, read = [], LocalFiles if by == "local files" else HadoopFiles
     monkeypatch.setattr(read, "open", lambda files, path, do=read.open: (opened.append(path), do(files, path))[1])
-    if read is Storage:
+    if read is HadoopFiles:
         monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop/conf")
 
     found = status(config, ["*"], source=broker).tables

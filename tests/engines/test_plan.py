@@ -20,7 +20,7 @@ from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.operations.plan import Plan, plan
 from cdc_lake.registries.subjects import SubjectVersion
 from cdc_lake.runs.context import Leases, lake_of
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 
 
 class BrokenBroker:
@@ -94,8 +94,8 @@ def test_plan_matches_the_next_run(spark: SparkSession, tmp_path: Path) -> None:
     assert refused.startswith(f"{TABLE}: `schema.evolution: freeze` does not allow these changes: ")
     assert "; ".join(words) in refused
 
-    (done,) = place.fold()
-    assert (done.error, done.warnings) == (None, words)
+    (report,) = place.fold()
+    assert (report.error, report.warnings) == (None, words)
     rows = next(place.rows())
     assert {key: {name: rows[key][name] for name in columns} for key, columns in wanted.items()} == wanted
     assert [table.what for table in planned(spark, place, tmp_path, among).tables] == ["nothing", "nothing"]
@@ -136,7 +136,7 @@ def test_plan_reports_registry_outage_and_the_writing_run(
     config = Config(lake=LakeConfig(root=str(root)))
     down: Any = Announcing(None)
 
-    with Leases(lake_of(config), config.lake.lease, Storage(spark), "20260101T000000-other", "silver").hold(TABLE):
+    with Leases(lake_of(config), config.lake.lease, HadoopFiles(spark), "20260101T000000-other", "silver").hold(TABLE):
         found = plan(config, ["*"], spark, source=place.lake.broker, subjects=down)
     free = plan(config, ["*"], spark, source=place.lake.broker, subjects=down)
 

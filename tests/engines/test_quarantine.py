@@ -122,11 +122,11 @@ def test_selected_records_are_replayed_and_others_stay(here: QuarantineLake) -> 
     assert here.rows() == {1: (9, "one", "u", []), 2: (10, "two", "u", []), 4: (12, None, "u", ["body"])}
 
     topic.registry.show(topic.late_id)
-    done = here.replay(at("0@2", "0@5-8", "0@11"))  # 5 is selected with 4
+    report = here.replay(at("0@2", "0@5-8", "0@11"))  # 5 is selected with 4
     (folded,) = here.fold(quality={"expectations": ({**POSITIVE, "holds": "n > -20"},)})
 
-    assert done.rows == {"replayed": 6, "still_quarantined": 1}
-    (why,) = done.warnings
+    assert report.rows == {"replayed": 6, "still_quarantined": 1}
+    (why,) = report.warnings
     assert why.startswith(
         "1 records stay quarantined, such as 0@6: frame: unreadable_frame: value: 2 bytes are too few"
     )
@@ -224,11 +224,11 @@ def test_rejects_are_replayed_in_every_table_after_a_crash(
     assert here.waiting() == {}  # they wait for silver
     with monkeypatch.context() as patch:
         patch.setenv("CDC_LAKE_FAILPOINT", "silver.after_side:raise")
-        assert [done.status for done in here.fold(**lenient)] == ["failed", "failed"]
+        assert [report.status for report in here.fold(**lenient)] == ["failed", "failed"]
     assert here.rows() == {1: (4, "one", "u", [])}
-    done = here.fold(**lenient)
+    reports = here.fold(**lenient)
 
-    assert [(one.status, one.rows["rejected"], one.rows["refolded"]) for one in done] == [("ok", 1, 1)] * 2
+    assert [(one.status, one.rows["rejected"], one.rows["refolded"]) for one in reports] == [("ok", 1, 1)] * 2
     assert here.rows() == here.rows("silver_hudi_mor") == {1: (4, "two", "u", [])}
     assert here.waiting() == {"0@2": "expectation"}
     here.land(here.change(5, 1, 5, PLACEHOLDER, partition=1, timestamp_ms=START_MS + 1))  # refolded from bronze
@@ -249,12 +249,12 @@ def test_drop_keeps_snapshot_markers_and_drops_paired_tombstones(here: Quarantin
     )
     here.fold()
 
-    done = here.drop(ALL)
+    report = here.drop(ALL)
     here.land(topic.tombstone(1))
     here.fold()
 
-    assert done.rows == {"dropped": 2, "not_dropped": 1}
-    assert done.warnings == ["1 records were not dropped: it begins or ends a snapshot, which silver needs"]
+    assert report.rows == {"dropped": 2, "not_dropped": 1}
+    assert report.warnings == ["1 records were not dropped: it begins or ends a snapshot, which silver needs"]
     assert (here.waiting(), here.statuses()[4][0]) == ({"0@1": "expectation"}, "dropped")
     assert here.rows() == {1: (1, "x", "r", [])}
 

@@ -60,12 +60,12 @@ class RebuildLake:
     def fold(self, **more: Any) -> None:
         """Land and fold the new records."""
         self.lake.land()
-        (done,) = run_silver(self.config(**more), [TABLE.name], self.spark).tables
-        assert done.error is None, done.error
+        (report,) = run_silver(self.config(**more), [TABLE.name], self.spark).tables
+        assert report.error is None, report.error
 
     def rebuild(self, asked: RebuildOptions | None = None, **more: Any) -> TableReport:
-        (done,) = run_rebuild(self.config(**more), [TABLE.name], self.spark, options=asked).tables
-        return done
+        (report,) = run_rebuild(self.config(**more), [TABLE.name], self.spark, options=asked).tables
+        return report
 
     def rows(self) -> dict[int, dict[str, Any]]:
         """Silver without the commit numbers, read by delta-rs."""
@@ -163,8 +163,8 @@ def test_rebuild_asks_and_writes_what_it_showed(
     assert command(place, "--json") == 0
     out, err = capsys.readouterr()
     assert "1 changed" in err and "Replace this table?" in err
-    (done,) = json.loads(out)["tables"]
-    assert (done["status"], done["rows"]["changed"], done["version_before"]) == ("ok", 1, wrong.version())
+    (report,) = json.loads(out)["tables"]
+    assert (report["status"], report["rows"]["changed"], report["version_before"]) == ("ok", 1, wrong.version())
     assert place.rows() == rows
     place.fold()
     assert place.rows()[101]["name"] == "later"
@@ -237,10 +237,10 @@ def test_rebuild_that_fails_anywhere_leaves_a_usable_table(
 def test_rebuild_until_an_offset_continues_from_there(place: RebuildLake) -> None:
     rows, remembered = place.rows(), place.remembered()
 
-    done = place.rebuild(RebuildOptions(until=Offset({0: 8})))
+    report = place.rebuild(RebuildOptions(until=Offset({0: 8})))
 
-    assert done.error is None
-    assert done.rows["only_before"] == len([key for key in rows if key >= 100])
+    assert report.error is None
+    assert report.rows["only_before"] == len([key for key in rows if key >= 100])
     assert place.rows() == {key: one for key, one in rows.items() if key < 100}
     place.fold()
     assert (place.rows(), place.remembered()) == (rows, remembered)
@@ -279,9 +279,9 @@ def test_columns_keep_their_names_in_any_order_of_first_use(spark: SparkSession,
     rows = place.rows()
     assert [(one["n"], one["n__string"]) for one in (rows[1], rows[2])] == [(None, "text"), (7, None)]
 
-    done = place.rebuild()
+    report = place.rebuild()
 
-    assert done.rows == {"same": 2, "changed": 0, "only_before": 0, "only_after": 0}
+    assert report.rows == {"same": 2, "changed": 0, "only_before": 0, "only_after": 0}
     assert place.rows() == rows
     left_out = place.rebuild(schema={"exclude": ["n"]})
     assert left_out.rows["changed"] == 2

@@ -109,10 +109,10 @@ def test_recorded_story_reaches_silver_unchanged(spark: SparkSession, tmp_path: 
             key, value = (sent_bytes(recording, record[side]) for side in ("key", "value"))
             lake.send((key, headers_of(record)), (value, []))
 
-    done = lake.land()
+    report = lake.land()
     rows = {key: row for key, row in lake.fold().items() if not row["__deleted"]}
 
-    assert (done.error, done.rows["quarantined"], done.rows["control"]) == (None, 0, 0)
+    assert (report.error, report.rows["quarantined"], report.rows["control"]) == (None, 0, 0)
     told_as = expected(recording)
     columns = [
         column for column in COLUMNS if not (is_plain and column == "price")

@@ -11,7 +11,7 @@ from support import wire
 from support.apicurio_server import ApicurioRegistry, ApicurioServer
 from support.converters import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, AnyIdRegistry, Lake, event, row
 
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 
 OTHER = wire.Table("pagila.public.other", {"other_id": wire.INT32, "word": wire.optional(wire.STRING)}, ["other_id"])
 OTHER_KEY, OTHER_VALUE = (
@@ -40,9 +40,9 @@ def test_schema_names_in_headers_open_no_other_file(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked = []
-    for of_path in (Storage._fs, Storage._local):
+    for of_path in (HadoopFiles._fs, HadoopFiles._local):
         monkeypatch.setattr(
-            Storage, of_path.__name__, lambda self, path, do=of_path: (asked.append(path), do(self, path))[1]
+            HadoopFiles, of_path.__name__, lambda self, path, do=of_path: (asked.append(path), do(self, path))[1]
         )
     secret = tmp_path.parent / "secret.avsc"
     secret.write_text(VALUE_TEXT)
@@ -70,10 +70,10 @@ def test_schema_names_in_headers_open_no_other_file(
         version = [("apicurio.value.version", b"1")] if header[0].startswith("apicurio") else []
         lake.send(wire.framed("id4", "id:1", wire.avro(KEY_TEXT, {"id": number}), "key"), (body, [header, *version]))
 
-    done = lake.land()
+    report = lake.land()
 
-    assert done.error is None
-    assert done.rows == {"read": 2 * len(headers), "ok": len(headers), "quarantined": len(headers), "control": 0}
+    assert report.error is None
+    assert report.rows == {"read": 2 * len(headers), "ok": len(headers), "quarantined": len(headers), "control": 0}
     assert [path for path in asked if not path.startswith(str(tmp_path)) or "/../" in path or path.endswith("..")] == []
     assert lake.fold().keys() == {100 + number for number in range(len(headers))}
 

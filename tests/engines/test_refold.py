@@ -66,16 +66,16 @@ def test_recreated_bronze_is_compared_and_incomplete_rows_stay(
     lake.broker.remove_before(topic.table, 0, 1)
 
     lake.land([change(topic, 5, 2, 0, body=PLACEHOLDER), change(topic, 6, 3, 0, op="c", body="three")])
-    done = lake.fold()
+    report = lake.fold()
 
     assert {key: (row["n"], row["body"]) for key, row in lake.rows().items()} == {
         1: (3, "one"),  # bronze has only its update, which does not have its body
         2: (5, "two"),
         3: (6, "three"),
     }
-    assert done.rows["refolded"] == 1
-    assert any("compared" in warning for warning in done.warnings)
-    assert any("rows were kept: bronze has no event" in warning for warning in done.warnings)
+    assert report.rows["refolded"] == 1
+    assert any("compared" in warning for warning in report.warnings)
+    assert any("rows were kept: bronze has no event" in warning for warning in report.warnings)
     assert lake.fold().status == "unchanged"
 
 

@@ -21,8 +21,8 @@ from cdc_lake.tables.delta import DeltaLakeTable
 DELTA, HUDI = StorageConfig(), StorageConfig(format="hudi", type="mor")
 
 
-def warns_of_other_history(done: TableReport) -> bool:
-    return any("history" in warning and "differs" in warning for warning in done.warnings)
+def warns_of_other_history(report: TableReport) -> bool:
+    return any("history" in warning and "differs" in warning for warning in report.warnings)
 
 
 @pytest.fixture(
@@ -59,13 +59,13 @@ def test_bronze_restored_from_backup_is_compared_without_loss(lake: Lake, monkey
     lake.change(7)
     lake.land()
     monkeypatch.setattr(TableScheduler, "finds_nothing_new", staticmethod(note))
-    done = lake.fold()
+    reports = lake.fold()
     lake.refresh()
 
     # Bronze has as many commits as silver had consumed; the check without Spark notices that they are others.
     bronze = DeltaLakeTable(lake.spark, f"{lake.root}/bronze/{lake.topic.table.replace('.', '/')}").progress()
     assert bronze is not None and bronze.commit == 3
-    assert [warns_of_other_history(one) for one in done] == [True] * len(lake.targets)
+    assert [warns_of_other_history(one) for one in reports] == [True] * len(lake.targets)
     lake.check()
     assert {one.status for one in (*lake.fold(), lake.refresh())} == {"unchanged"}
     assert is_unchanged == [False, False, True, True]
@@ -93,7 +93,7 @@ def test_silver_stops_until_restored_bronze_has_caught_up(lake: Lake) -> None:
     (rebuilt, *_) = run_rebuild(lake.config, ["*"], lake.spark, options=RebuildOptions(is_dry=True)).tables
 
     assert stopped.exit_code == 20
-    errors = [done.error for done in stopped.tables if done.error]
+    errors = [report.error for report in stopped.tables if report.error]
     assert [(error.code, error.retryable) for error in errors] == [("CDC-404", True)] * len(lake.targets)
     assert "partition 0: 3 of 6" in errors[0].message and "run silver --table" in errors[0].message
     assert [reason for reason in planned.refused if "lacks records that silver has merged" in reason]
@@ -115,10 +115,10 @@ def test_silver_from_backup_catches_up_and_gold_is_refreshed(lake: Lake) -> None
     put_back()
 
     first = lake.fold()[0]
-    done = lake.refresh()
+    report = lake.refresh()
 
     # Both batches are in one commit, whose number gold had read already.
-    assert not warns_of_other_history(first) and warns_of_other_history(done)
+    assert not warns_of_other_history(first) and warns_of_other_history(report)
     lake.check()
     put_back = lake.back_up("gold")
     lake.take(3)

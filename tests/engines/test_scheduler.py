@@ -20,7 +20,7 @@ from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.spark.session import planned_for
 from cdc_lake.storage.files import LocalFiles
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 
 pytestmark = pytest.mark.core
 
@@ -30,16 +30,16 @@ class Doing(Work):
     """A fake: tables with a number of batches, and whose work the test defines."""
 
     waiting: dict[str, int]
-    act: Callable[[SparkSession, TableReport], None] = lambda spark, done: None
+    act: Callable[[SparkSession, TableReport], None] = lambda spark, table_report: None
     turns: list[str] = field(default_factory=list)
 
-    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        self.turns.append(done.table)
-        self.act(spark, done)
-        done.status = "ok"
-        done.batches += 1
-        self.waiting[done.table] -= 1
-        return self.waiting[done.table] > 0
+    def process_next(self, spark: SparkSession, table_report: TableReport) -> bool:
+        self.turns.append(table_report.table)
+        self.act(spark, table_report)
+        table_report.status = "ok"
+        table_report.batches += 1
+        self.waiting[table_report.table] -= 1
+        return self.waiting[table_report.table] > 0
 
 
 @dataclass
@@ -49,8 +49,8 @@ class Needing(Layer):
     doing: Doing
     news: dict[str, NewData | None]
 
-    def new_data(self, done: TableReport) -> NewData | None:
-        return self.news[done.table]
+    def new_data(self, table_report: TableReport) -> NewData | None:
+        return self.news[table_report.table]
 
     def work(self, run: OpenRun) -> Doing:
         return self.doing
@@ -69,7 +69,7 @@ def run(spark: SparkSession, tmp_path: Path) -> Callable[..., Report]:
     def over(doing: Doing, scheduler: TableScheduler | None = None) -> Report:
         report = Report(layer="silver")
         config = Config(lake=LakeConfig(root=str(tmp_path)))
-        leases = Leases(lake_of(config), config.lake.lease, Storage(spark), report.run_id, report.layer)
+        leases = Leases(lake_of(config), config.lake.lease, HadoopFiles(spark), report.run_id, report.layer)
         (scheduler or TableScheduler(spark=spark)).each_table(report, list(doing.waiting), doing, leases=leases)
         return report
 
@@ -90,7 +90,7 @@ def layer(tmp_path: Path) -> Callable[..., Needing]:
 
 
 def states(report: Report) -> Mapping[str, str]:
-    return {done.table: done.status for done in report.tables}
+    return {table_report.table: table_report.status for table_report in report.tables}
 
 
 def test_tables_alternate_and_the_largest_backlog_starts(spark: SparkSession, layer: Callable[..., Needing]) -> None:
@@ -117,7 +117,7 @@ def test_silver_follows_bronze_topic_by_topic(spark: SparkSession, layer: Callab
     turns = list[str]()
 
     def doing(waiting: dict[str, int], layer: str) -> Doing:
-        return Doing(waiting, lambda spark, done: turns.append(f"{layer} {done.table}"))
+        return Doing(waiting, lambda spark, table_report: turns.append(f"{layer} {table_report.table}"))
 
     bronze = layer("bronze", {"a": 2, "b": 1, "c": 0}, doing({"a": 2, "b": 1}, "bronze"))
     news = {"a": 0, "a@hudi_cow": 0, "b": 0, "c": 3, "d": 0}
@@ -139,10 +139,10 @@ def test_rolling_run_does_not_wait_for_a_slow_table(
     monkeypatch.setattr(scheduler_module, "_POLL_SECONDS", 0.01)
     is_done, batches = threading.Event(), 3
 
-    def act(own: SparkSession, done: TableReport) -> None:
-        if done.table == "slow":
+    def act(own: SparkSession, table_report: TableReport) -> None:
+        if table_report.table == "slow":
             assert is_done.wait(60)
-        elif done.batches == batches - 1:
+        elif table_report.batches == batches - 1:
             bronze.news["quick"] = NewData(0)
             is_done.set()
 
@@ -152,8 +152,8 @@ def test_rolling_run_does_not_wait_for_a_slow_table(
 
     landed, merged = TableScheduler(2, spark, is_continuous=True, is_rolling=True).run(bronze, silver)
 
-    assert {done.table: done.batches for done in landed.tables} == {"slow": 1, "quick": batches}
-    assert {done.table: done.batches for done in merged.tables} == {"slow": 1, "quick": batches}
+    assert {table_report.table: table_report.batches for table_report in landed.tables} == {"slow": 1, "quick": batches}
+    assert {table_report.table: table_report.batches for table_report in merged.tables} == {"slow": 1, "quick": batches}
 
 
 def test_rolling_round_ends_if_the_source_does_not_respond(
@@ -166,8 +166,8 @@ def test_rolling_round_ends_if_the_source_does_not_respond(
         has_looked.set()
         raise InfrastructureError("Kafka", "the broker does not answer", "wait")
 
-    def act(own: SparkSession, done: TableReport) -> None:
-        assert done.table == "quick" or has_looked.wait(60)
+    def act(own: SparkSession, table_report: TableReport) -> None:
+        assert table_report.table == "quick" or has_looked.wait(60)
 
     bronze = layer("bronze", {"slow": 2, "quick": 1}, Doing({"slow": 1, "quick": 1}, act))
     bronze.look_again = look_again  # type: ignore[method-assign]
@@ -175,12 +175,12 @@ def test_rolling_round_ends_if_the_source_does_not_respond(
 
     (report,) = scheduler.run(bronze)
 
-    assert {done.table: done.batches for done in report.tables} == {"slow": 1, "quick": 1}
+    assert {table_report.table: table_report.batches for table_report in report.tables} == {"slow": 1, "quick": 1}
     assert not scheduler.wait(0)
 
 
 def test_report_has_waits_and_how_busy_the_threads_were(spark: SparkSession, layer: Callable[..., Needing]) -> None:
-    def work(spark: SparkSession, done: TableReport) -> None:
+    def work(spark: SparkSession, table_report: TableReport) -> None:
         time.sleep(0.2)
 
     bronze = layer("bronze", {"a": 2, "b": 1}, Doing({"a": 1, "b": 1}, work))
@@ -190,15 +190,15 @@ def test_report_has_waits_and_how_busy_the_threads_were(spark: SparkSession, lay
 
     first, second = landed.tables
     assert first.waited < 0.15 < 0.2 <= second.waited < 1
-    assert [done.waited for done in merged.tables] == [0, 0]  # right after bronze, in its thread
+    assert [table_report.waited for table_report in merged.tables] == [0, 0]  # right after bronze, in its thread
     assert landed.utilization is not None and merged.utilization is not None
     assert merged.utilization < 0.5 < landed.utilization
     assert landed.utilization + merged.utilization <= 1.01
 
 
 def test_failure_in_bronze_makes_no_silver_due(spark: SparkSession, layer: Callable[..., Needing]) -> None:
-    def fail(spark: SparkSession, done: TableReport) -> None:
-        raise DataLossError(done.table, "records are gone", "load it again")
+    def fail(spark: SparkSession, table_report: TableReport) -> None:
+        raise DataLossError(table_report.table, "records are gone", "load it again")
 
     bronze = layer("bronze", {"a": 1, "b": 1}, Doing({}, fail))
     silver = layer("silver", {"a": 0, "b": 1})
@@ -212,18 +212,18 @@ def test_failure_in_bronze_makes_no_silver_due(spark: SparkSession, layer: Calla
 
 
 def test_failing_tables_do_not_stop_the_others(run: Callable[..., Report]) -> None:
-    def act(spark: SparkSession, done: TableReport) -> None:
-        if done.table == "b":
+    def act(spark: SparkSession, table_report: TableReport) -> None:
+        if table_report.table == "b":
             raise DataLossError("b", "records are gone", "load it again")
-        if done.table == "c":
+        if table_report.table == "c":
             raise KeyError("surprise")
-        if done.table == "d":
+        if table_report.table == "d":
             spark.sql("SELECT raise_error('of a task') FROM range(1)").collect()
 
     report = run(Doing({"a": 1, "b": 1, "c": 1, "d": 1, "e": 2}, act))
 
     assert states(report) == {"a": "ok", "b": "failed", "c": "failed", "d": "failed", "e": "ok"}
-    said = {done.table: done.error.message for done in report.tables if done.error}
+    said = {table_report.table: table_report.error.message for table_report in report.tables if table_report.error}
     assert "unexpected: KeyError" in said["c"] and "please report it" in said["c"]
     assert "of a task" in said["d"] and "An error occurred while calling" not in said["d"]
     assert report.exit_code == 20
@@ -233,11 +233,11 @@ def test_parallel_workers_have_isolated_session_settings(run: Callable[..., Repo
     together = threading.Barrier(2, timeout=60)
     seen: dict[str, tuple[str | None, str | None, str | None]] = {}
 
-    def act(own: SparkSession, done: TableReport) -> None:
-        own.conf.set("spark.databricks.delta.commitInfo.userMetadata", done.table)
+    def act(own: SparkSession, table_report: TableReport) -> None:
+        own.conf.set("spark.databricks.delta.commitInfo.userMetadata", table_report.table)
         together.wait()
-        conf = own.range(1).selectExpr(f"'{done.table}' AS t").sparkSession.conf
-        seen[done.table] = (
+        conf = own.range(1).selectExpr(f"'{table_report.table}' AS t").sparkSession.conf
+        seen[table_report.table] = (
             conf.get("spark.databricks.delta.commitInfo.userMetadata"),
             conf.get("spark.sql.session.timeZone"),
             conf.get("spark.sql.shuffle.partitions"),
@@ -255,7 +255,7 @@ def test_parallel_workers_have_isolated_session_settings(run: Callable[..., Repo
 
 def test_stop_ends_the_run_after_the_running_batches(run: Callable[..., Report], spark: SparkSession) -> None:
     scheduler = TableScheduler(1, spark)
-    doing = Doing({"a": 5, "b": 2}, lambda spark, done: scheduler.stop())
+    doing = Doing({"a": 5, "b": 2}, lambda spark, table_report: scheduler.stop())
 
     report = run(doing, scheduler)
 
@@ -265,7 +265,7 @@ def test_stop_ends_the_run_after_the_running_batches(run: Callable[..., Report],
 
 
 def test_canceled_batch_is_not_a_failure(run: Callable[..., Report], spark: SparkSession) -> None:
-    def act(own: SparkSession, done: TableReport) -> None:
+    def act(own: SparkSession, table_report: TableReport) -> None:
         threading.Timer(1, scheduler.cancel).start()
         # Our sessions do not know `java_method`.
         own.newSession().range(1).selectExpr("java_method('java.lang.Thread', 'sleep', 5000 + id)").collect()
@@ -279,10 +279,10 @@ def test_canceled_batch_is_not_a_failure(run: Callable[..., Report], spark: Spar
 
 
 def test_continuous_run_skips_tables_that_failed_permanently(run: Callable[..., Report], spark: SparkSession) -> None:
-    def act(own: SparkSession, done: TableReport) -> None:
-        if done.table == "a":
+    def act(own: SparkSession, table_report: TableReport) -> None:
+        if table_report.table == "a":
             raise DataLossError("a", "records are gone", "load it again")
-        if done.table == "b":
+        if table_report.table == "b":
             raise InfrastructureError("b", "no answer", "wait")
 
     scheduler = TableScheduler(1, spark, is_continuous=True)
@@ -302,7 +302,7 @@ def test_batch_is_retried_until_retry_seconds_pass(
     turns: int,
     ends: str,
 ) -> None:
-    def act(own: SparkSession, done: TableReport) -> None:
+    def act(own: SparkSession, table_report: TableReport) -> None:
         if doing.turns.count("a") == 1:
             raise InfrastructureError("a", "no answer", "wait")
 
@@ -317,8 +317,8 @@ def test_batch_is_retried_until_retry_seconds_pass(
 
 
 def test_permanent_errors_and_stopped_runs_are_not_retried(run: Callable[..., Report], spark: SparkSession) -> None:
-    def act(own: SparkSession, done: TableReport) -> None:
-        if done.table == "a":
+    def act(own: SparkSession, table_report: TableReport) -> None:
+        if table_report.table == "a":
             raise DataLossError("a", "records are gone", "load it again")
         threading.Timer(0.2, scheduler.stop).start()
         raise InfrastructureError("b", "no answer", "wait")
@@ -333,34 +333,35 @@ def test_permanent_errors_and_stopped_runs_are_not_retried(run: Callable[..., Re
 
 
 def test_refused_store_access_exits_2_and_is_not_retried(run: Callable[..., Report], spark: SparkSession) -> None:
-    def act(own: SparkSession, done: TableReport) -> None:
+    def act(own: SparkSession, table_report: TableReport) -> None:
         own.sql("SELECT raise_error('java.nio.file.AccessDeniedException: s3a://lake/x: 403 Forbidden')").collect()
 
     doing = Doing({"a": 1}, act)
-    (done,) = run(doing, TableScheduler(1, spark, retry_seconds=60)).tables
+    (table_report,) = run(doing, TableScheduler(1, spark, retry_seconds=60)).tables
 
-    assert done.error is not None and (done.error.exit_code, len(doing.turns)) == (2, 1)
-    assert "the store denied access" in done.error.message
+    assert table_report.error is not None and (table_report.error.exit_code, len(doing.turns)) == (2, 1)
+    assert "the store denied access" in table_report.error.message
 
 
 def test_full_disk_exits_10_and_the_other_tables_continue(
     run: Callable[..., Report], spark: SparkSession, tmp_path: Path
 ) -> None:
-    def act(own: SparkSession, done: TableReport) -> None:
-        if done.table == "a":
+    def act(own: SparkSession, table_report: TableReport) -> None:
+        if table_report.table == "a":
             own._jvm.java.io.FileOutputStream("/dev/full").write(1)
-        if done.table == "b":
+        if table_report.table == "b":
             Path("/dev/full").write_text("text")
 
     scheduler = TableScheduler(spark=spark)
-    scheduler.open_storage(Run.begin(Config(lake=LakeConfig(root=str(tmp_path))), Report(layer="silver")))
+    scheduler.open_files(Run.begin(Config(lake=LakeConfig(root=str(tmp_path))), Report(layer="silver")))
     report = run(Doing({"a": 1, "b": 1, "c": 1}, act), scheduler)
 
     assert states(report) == {"a": "failed", "b": "failed", "c": "ok"}
     assert report.exit_code == 10
-    for done in report.tables[:2]:
-        assert done.error is not None and f"{done.table}: No space left on device: /" in done.error.message
-        assert str(tmp_path) in done.error.message and "/tmp" in done.error.message
+    for table_report in report.tables[:2]:
+        assert table_report.error is not None
+        assert f"{table_report.table}: No space left on device: /" in table_report.error.message
+        assert str(tmp_path) in table_report.error.message and "/tmp" in table_report.error.message
 
 
 @pytest.mark.parametrize(("error", "exit_code"), [(DataLossError("a", "records are gone", "seek"), 20), (None, 10)])
@@ -382,15 +383,17 @@ def test_report_on_a_full_disk_is_logged_and_keeps_the_exit_code(
 def test_spark_failure_after_losing_the_lease_exits_40(
     run: Callable[..., Report], spark: SparkSession, tmp_path: Path
 ) -> None:
-    def act(own: SparkSession, done: TableReport) -> None:
-        if done.table == "a":
+    def act(own: SparkSession, table_report: TableReport) -> None:
+        if table_report.table == "a":
             (file,) = (tmp_path / "_leases" / "silver" / "a").glob("*.json")
             file.with_name(f"{int(file.stem) + 1:012d}.json").write_text(file.read_text())
         own.sql("SELECT raise_error('inflight does not exist')").collect()
 
     report = run(Doing({"a": 1, "b": 1}, act), TableScheduler(spark=spark))
 
-    assert {done.table: done.error.exit_code for done in report.tables if done.error} == {"a": 40, "b": 1}
+    assert {
+        table_report.table: table_report.error.exit_code for table_report in report.tables if table_report.error
+    } == {"a": 40, "b": 1}
 
 
 def test_standby_writes_a_report_only_when_its_state_changes(
@@ -401,7 +404,7 @@ def test_standby_writes_a_report_only_when_its_state_changes(
     told = []
     for state in states:
 
-        def act(own: SparkSession, done: TableReport, state: str = state) -> None:
+        def act(own: SparkSession, table_report: TableReport, state: str = state) -> None:
             if state == "locked":
                 raise TableLockedError("a", "another run has it", "wait")
             if state == "lost":
@@ -415,7 +418,7 @@ def test_standby_writes_a_report_only_when_its_state_changes(
 
 
 def test_expired_reports_are_removed_once_a_day(spark: SparkSession, tmp_path: Path) -> None:
-    config, storage = Config(lake=LakeConfig(root=str(tmp_path)), run=RunConfig(report_days=2)), Storage(spark)
+    config, files = Config(lake=LakeConfig(root=str(tmp_path)), run=RunConfig(report_days=2)), HadoopFiles(spark)
     ages = {days: Report(layer="silver", started_at=datetime.now(UTC) - timedelta(days=days)) for days in (3, 1)}
     for report in ages.values():
         TableScheduler().end(Run.begin(config, report), LocalFiles())
@@ -426,12 +429,12 @@ def test_expired_reports_are_removed_once_a_day(spark: SparkSession, tmp_path: P
     os.utime(drafts["01d"], (1, 1))
 
     scheduler, newest = TableScheduler(1, spark), Report(layer="silver")
-    scheduler.end(Run.begin(config, newest), storage)
+    scheduler.end(Run.begin(config, newest), files)
 
     kept = {file.name for file in (tmp_path / "_runs").iterdir()}
     assert kept == {ages[1].file_name, newest.file_name, drafts["0ff"].name}  # which another run may be writing
     TableScheduler().end(Run.begin(config, ages[3]), LocalFiles())
-    scheduler.end(Run.begin(config, newest), storage)
+    scheduler.end(Run.begin(config, newest), files)
     assert (tmp_path / "_runs" / ages[3].file_name).exists()
 
 

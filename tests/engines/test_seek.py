@@ -55,16 +55,16 @@ class SeekLake:
         return report.tables[0]
 
     def fold(self) -> None:
-        (done,) = run_silver(self.config(), [self.topic.table], self.spark).tables
-        assert done.error is None, done.error
+        (report,) = run_silver(self.config(), [self.topic.table], self.spark).tables
+        assert report.error is None, report.error
 
     def offset_changes(self, to: StartPosition) -> list[OffsetChange]:
         return offset_changes(self.config(), [self.topic.table], to, self.spark, source=self.broker)
 
     def seek(self, to: StartPosition) -> TableReport:
-        (done,) = seek(self.config(), self.offset_changes(to), scheduler=TableScheduler(spark=self.spark)).tables
-        assert done.error is None, done.error
-        return done
+        (report,) = seek(self.config(), self.offset_changes(to), scheduler=TableScheduler(spark=self.spark)).tables
+        assert report.error is None, report.error
+        return report
 
     def table(self, layer: str) -> DeltaLakeTable:
         return DeltaLakeTable(self.spark, f"{self.root}/{layer}/{self.topic.table.replace('.', '/')}")
@@ -138,10 +138,10 @@ def test_seek_back_loads_skipped_offsets_exactly_once(
         assert here.land(read={"max_records_per_batch": 6}).status == "failed"
     here.fold()
     here.seek("earliest")  # while it is still reading again
-    done = here.land()
+    report = here.land()
     here.fold()
 
-    assert done.error is None
+    assert report.error is None
     assert here.progress.reread_to == {}
     assert here.places() == whole.places()
     rows = sorted(here.rows("bronze"), key=lambda row: (row["partition"], row["offset"]))
@@ -159,10 +159,10 @@ def test_start_at_latest_time_or_offsets_reads_from_there(spark: SparkSession, t
     found = dict[str, list[tuple[int, int]]]()
     for name, start in {"latest": "latest", "time": at_3, "offsets": {0: 2}}.items():
         here, _ = places(spark, tmp_path / name, records, topic)
-        done = here.land(read={"start": start})
+        report = here.land(read={"start": start})
         found[name] = here.places()
-        assert done.error is None
-        assert ["read" in one and "--to earliest" in one for one in done.warnings] == [True]
+        assert report.error is None
+        assert ["read" in one and "--to earliest" in one for one in report.warnings] == [True]
         assert here.land(read={"start": "earliest"}).status == "unchanged"  # from now on only its own progress counts
 
     assert found == {
@@ -191,7 +191,7 @@ def test_missing_start_offset_is_named_before_reading(
 ) -> None:
     here, landed = four_records
 
-    done = here.land(read={"start": start})
+    report = here.land(read={"start": start})
     (planned,) = plan(
         here.config(read={"start": start}),
         [here.topic.table],
@@ -200,8 +200,8 @@ def test_missing_start_offset_is_named_before_reading(
         subjects=here.topic.registry,
     ).tables
 
-    assert done.error is not None and done.error.exit_code == 2
-    assert re.search(said, done.error.message)
+    assert report.error is not None and report.error.exit_code == 2
+    assert re.search(said, report.error.message)
     assert [bool(re.search(said, one)) for one in planned.refused] == [True]
     with pytest.raises(ConfigError, match=said):
         landed.offset_changes(start)
@@ -278,7 +278,7 @@ def test_seek_is_refused_if_bronze_has_advanced(spark: SparkSession, tmp_path: P
     here.land(read={"max_records_per_batch": 1, "start": {0: 2}})
     agreed = [move.model_copy(update={"offset": 3}) for move in here.offset_changes("earliest")]
 
-    (done,) = seek(here.config(), agreed, scheduler=TableScheduler(spark=spark)).tables
+    (report,) = seek(here.config(), agreed, scheduler=TableScheduler(spark=spark)).tables
 
-    assert done.error is not None and "has read more records since" in done.error.message
+    assert report.error is not None and "has read more records since" in report.error.message
     assert here.land().status == "unchanged"

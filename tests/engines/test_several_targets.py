@@ -42,7 +42,9 @@ def unchanged() -> dict[int, tuple[Any, ...]]:
 
 
 def outcomes(report: Report) -> dict[str, str | None]:
-    return {done.table: done.error.code if done.error else None for done in report.tables}
+    return {
+        table_report.table: table_report.error.code if table_report.error else None for table_report in report.tables
+    }
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +105,7 @@ def test_changed_key_columns_stop_every_table_without_changes(spark: SparkSessio
     report = run_silver(config(root), [topic.table], spark)
 
     assert outcomes(report) == {f"{topic.table}{kind}": "CDC-203" for kind in LAYERS}
-    assert all(done.error and "primary key" in done.error.message for done in report.tables)
+    assert all(table_report.error and "primary key" in table_report.error.message for table_report in report.tables)
     assert [rows(root, topic, layer) for layer in LAYERS.values()] == [unchanged()] * len(LAYERS)
 
 

@@ -48,7 +48,10 @@ def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple
         f"-- expectations: [{{name: q, holds: kind IN (SELECT kind FROM thing)}}]\n{PER_KIND}\n"
     )
     report = lake.refresh()
-    return lake, {done.table: (done.status, done.error.message if done.error else "") for done in report.tables}
+    return lake, {
+        table_report.table: (table_report.status, table_report.error.message if table_report.error else "")
+        for table_report in report.tables
+    }
 
 
 @pytest.mark.parametrize("name", QUERIES)

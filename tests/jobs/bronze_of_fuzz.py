@@ -26,7 +26,7 @@ from cdc_lake.registries.registry import is_id
 from cdc_lake.runs.context import lake_of
 from cdc_lake.silver.run import run_silver
 from cdc_lake.spark.session import build_session
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.hadoop import HadoopFiles
 
 BATCH = 1_500
 
@@ -88,10 +88,11 @@ if __name__ == "__main__":
     seed, number = int(os.environ["FUZZ_SEED"]), int(os.environ["FUZZ_RECORDS"])
     rng, config, asked = random.Random(seed), load_config(), set[str]()
 
-    def watched(of_path: Callable[[Storage, str], Any]) -> Callable[[Storage, str], Any]:
-        return lambda storage, path: (asked.add(path), of_path(storage, path))[1]
+    def watched(of_path: Callable[[HadoopFiles, str], Any]) -> Callable[[HadoopFiles, str], Any]:
+        return lambda files, path: (asked.add(path), of_path(files, path))[1]
 
-    Storage._fs, Storage._local = watched(Storage._fs), watched(Storage._local)  # type: ignore[method-assign]
+    HadoopFiles._fs = watched(HadoopFiles._fs)  # type: ignore[method-assign]
+    HadoopFiles._local = watched(HadoopFiles._local)  # type: ignore[method-assign]
     only = os.environ.get("FUZZ_ONLY", "").split(",")
     found = {}
     share = number // (len(fuzz.REGISTRIES) + len(fuzz.DECLARED))

@@ -401,13 +401,13 @@ def land_updates(spark: SparkSession, root: Path, batches: int) -> None:
     for number, key in product(range(batches), KEYS):
         broker.append(topic.change("u", key, {"name": str(number)}, lsn=number, ts_ms=number))
     config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(read={"max_records_per_batch": len(KEYS)}))
-    done = run_bronze(config, [TABLE], spark, source=broker, registry=topic.registry).tables[0]
-    assert (done.error, done.batches) == (None, batches)
+    report = run_bronze(config, [TABLE], spark, source=broker, registry=topic.registry).tables[0]
+    assert (report.error, report.batches) == (None, batches)
 
 
 def names_by_both_readers(spark: SparkSession, root: Path) -> list[dict[int, str]]:
     """The rows that Spark and hudi-rs read, as many as there are keys."""
-    table = HudiTable(spark, str(root / "silver" / FOLDER), kind="mor")
+    table = HudiTable(spark, str(root / "silver" / FOLDER), table_type="mor")
     read = [table.read().collect(), silver_rows(root, TABLE)]
     assert [len(rows) for rows in read] == [len(KEYS)] * 2
     return [{row["id"]: row["name"] for row in rows} for rows in read]
@@ -501,7 +501,7 @@ def test_reader_during_a_hudi_run_sees_only_complete_versions(
                 assert not any(seen) or "Commit metadata error" in str(problem)
         assert driver.ended() == 0, driver.said
 
-    table = HudiTable(spark, str(root / "silver" / FOLDER), kind=kind)
+    table = HudiTable(spark, str(root / "silver" / FOLDER), table_type=kind)
     timeline = Path(table.path, ".hoodie", "timeline")
     versions = sorted({int(one.name.split("_")[0]) for one in timeline.glob("*_*commit")})
     whole = {state(row.asDict(recursive=True) for row in table.read(version).collect()) for version in versions}

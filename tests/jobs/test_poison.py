@@ -20,11 +20,11 @@ def test_poison_is_quarantined_with_its_reason_and_rest_lands(submit: Submit, la
     ended = submit("bronze", before=flags, job=POISON, CDC_LAKE__DEFAULTS__READ__MAX_RECORD_BYTES="1000000")
 
     assert ended.code == 0, ended.said
-    done, healthy = ended.report["tables"]
+    table_report, healthy = ended.report["tables"]
     assert healthy["rows"]["ok"] == 1
     bad = EACH * len(KINDS)
     assert len(KINDS) >= 30
-    assert done["rows"] == {"read": GOOD + bad, "ok": GOOD, "quarantined": bad, "control": 0}
+    assert table_report["rows"] == {"read": GOOD + bad, "ok": GOOD, "quarantined": bad, "control": 0}
     bronze = DeltaTable(str(lake / "bronze" / "pagila" / "public" / "thing")).to_pyarrow_table().sort_by("offset")
     assert bronze["offset"].to_pylist() == list(range(GOOD + bad))
     reasons = [error["message"] for error in bronze["error"].to_pylist() if error]

@@ -88,9 +88,9 @@ def test_gold_refreshes_the_bundled_model_once(call: Submit, lake: Path) -> None
     again = call("gold", "--model", "film_*")
 
     assert (made.code, again.code) == (0, 0), made.said + again.said
-    (done,) = made.report["tables"]
-    assert (made.report["layer"], done["table"], done["status"]) == ("gold", "film_revenue", "ok")
-    assert (done["rows"], len(done["consumed_to"])) == ({"written": 1}, 6)
+    (table_report,) = made.report["tables"]
+    assert (made.report["layer"], table_report["table"], table_report["status"]) == ("gold", "film_revenue", "ok")
+    assert (table_report["rows"], len(table_report["consumed_to"])) == ({"written": 1}, 6)
     assert DeltaTable(lake / "gold" / "film_revenue").to_pyarrow_table().to_pylist() == [
         {"film_id": 1, "title": "ALIEN", "category": "Horror", "paid_rentals": 2, "revenue": Decimal("9.98")}
     ]

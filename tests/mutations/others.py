@@ -193,7 +193,7 @@ OTHERS: Mapping[str, Mutation] = {
         "pytest tests/engines/test_scheduler.py::test_report_on_a_full_disk_is_logged_and_keeps_the_exit_code",
         replaced(
             "write_report",
-            "report.unwritten = ReportedError.of(error or InfrastructureError(path, what, todo))",
+            "report.unwritten = ReportedError.of(error or InfrastructureError(path, what, cure))",
             by="pass",
         ),
     ),

@@ -166,7 +166,7 @@ SILVER: Mapping[str, Mutation] = {
     "values-go-to-columns-of-another-type": Mutation(
         "A value goes to the first column of its mapping, also if its type differs.",
         "pytest tests/engines/test_evolution.py::test_all_changes_together_stop_if_frozen_and_else_apply",
-        replaced("Layout.column_for", "_can_store(self.columns[name], kind)", by="True"),
+        replaced("Layout.column_for", "_can_store(self.columns[name], spark_type)", by="True"),
     ),
     "waiting-rows-are-not-updated": Mutation(
         "A row that waits for a key change's values does not get them when they arrive.",

@@ -175,7 +175,7 @@ def _shown(count: Count | None) -> str:
 
 
 def _broken() -> list[str]:
-    return _table(("what", "why", "instead"), [(one.what, one.why, one.todo) for one in INCOMPATIBLE])
+    return _table(("what", "why", "instead"), [(one.what, one.why, one.cure) for one in INCOMPATIBLE])
 
 
 def _not() -> list[str]:

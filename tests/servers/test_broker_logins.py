@@ -141,10 +141,10 @@ def test_missing_read_permission_exits_2_without_a_retry(
     file = settings(tmp_path, broker.site.address("open"), **login)
     scheduler = TableScheduler(spark=spark, retry_seconds=600)
 
-    (done,) = run_bronze(load_config(file), [name], registry=FakeRegistry(), scheduler=scheduler).tables
+    (report,) = run_bronze(load_config(file), [name], registry=FakeRegistry(), scheduler=scheduler).tables
 
-    assert done.error is not None and (done.error.exit_code, done.error.retryable) == (2, False)
-    assert "grant its user the ACLs Describe and Read on the topic" in done.error.message
+    assert report.error is not None and (report.error.exit_code, report.error.retryable) == (2, False)
+    assert "grant its user the ACLs Describe and Read on the topic" in report.error.message
     with pytest.raises(ConfigError, match="ACLs Describe and Read on the topic"):
         Broker(broker.site.address("open"), 10, broker_login(load_config(file).kafka)).first_records(name, {0: 0})
 
@@ -165,9 +165,9 @@ def test_plain_over_tls_and_without_tls(
     works(spark, settings(tmp_path, address, **login, tls={"ca": secrets["CA"]}, librdkafka={"socket.max.fails": 2}))
 
     file = settings(tmp_path, broker.site.address("open"), **login, tls={"enabled": False})
-    (done,) = run_bronze(load_config(file), ["topic_of_plain"], spark, registry=FakeRegistry()).tables
-    assert done.rows["read"] == 1
-    assert [warning.partition(":")[0] for warning in done.warnings] == [
+    (report,) = run_bronze(load_config(file), ["topic_of_plain"], spark, registry=FakeRegistry()).tables
+    assert report.rows["read"] == 1
+    assert [warning.partition(":")[0] for warning in report.warnings] == [
         "kafka.tls.enabled",
         "none of the 1 records could be used, for example topic_of_plain[0]@0",
     ]

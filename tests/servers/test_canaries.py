@@ -104,8 +104,8 @@ def test_no_secret_shows_up_anywhere(
 
     said = (work / "said").read_text()
     assert started.returncode == 0, said
-    (done,) = json.loads(said.splitlines()[-1])["tables"]
-    assert done["rows"]["quarantined"] == 1
+    (report,) = json.loads(said.splitlines()[-1])["tables"]
+    assert report["rows"]["quarantined"] == 1
     left = {path.relative_to(work).parts[0] for path in work.rglob("*") if path.is_file()}
     assert left == {"cdc-lake.yml", "events", "lake", "said"}
     holding = [path for path in work.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]

@@ -105,10 +105,10 @@ def test_each_quarantined_record_is_sent_despite_crashes(
 def test_dead_letter_topic_itself_sends_no_dead_letters(spark: SparkSession, stack: Stack, tmp_path: Path) -> None:
     source = Source(spark, stack, tmp_path)
 
-    done = source.land(0, to=source.topic.table, servers=DOWN)
+    report = source.land(0, to=source.topic.table, servers=DOWN)
 
-    (unusable,) = done.warnings
-    assert (done.status, unusable[:4], done.rows["quarantined"]) == ("ok", "none", 1)
+    (unusable,) = report.warnings
+    assert (report.status, unusable[:4], report.rows["quarantined"]) == ("ok", "none", 1)
 
 
 def test_oversize_dead_letter_is_marked_and_the_others_are_sent(
@@ -118,10 +118,10 @@ def test_oversize_dead_letter_is_marked_and_the_others_are_sent(
     large = source.topic.change("u", 1, {"n": 1}, offset=0, headers=[("trace", b"\xff")])
     source.broker.append(replace(large, value=large.value + bytes(1_100_000)))
 
-    done = source.land(1)
+    report = source.land(1)
 
-    assert (done.status, done.rows["dead_letters"]) == ("ok", 2)
-    told, _ = done.warnings
+    assert (report.status, report.rows["dead_letters"]) == ("ok", 2)
+    told, _ = report.warnings
     assert told.startswith("dead letters of more than 1048576 bytes were sent without key, value and headers")
     assert "raise max.request.size in kafka.java" in told
     first, second = sorted(source.sent(), key=lambda letter: offsets([letter]))

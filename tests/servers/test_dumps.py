@@ -87,7 +87,7 @@ def test_catalog_describes_columns(dsn: str) -> None:
     star = {column.name: column for column in tables(dsn)["Sky Survey.Star"].columns}
 
     assert (star["Größe"].type, star["Größe"].lake_name) == ("numeric", "Gr__e")
-    assert (star["bands"].type, star["bands"].kind, star["bands"].is_array) == ("Band", "e", True)
+    assert (star["bands"].type, star["bands"].typtype, star["bands"].is_array) == ("Band", "e", True)
     assert [name for name, column in star.items() if column.has_default] == ["Common Name", "best_band", "2nd name"]
     assert [name for name, column in star.items() if column.is_generated] == ["doubled"]
     assert [name for name, column in star.items() if column.is_key] == ["Id"]

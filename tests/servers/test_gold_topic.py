@@ -53,8 +53,8 @@ class Shop:
         self._spark = spark
 
     def refresh(self) -> TableReport:
-        (done,) = run_gold(self.config, ["per_store"], self._spark).tables
-        return done
+        (report,) = run_gold(self.config, ["per_store"], self._spark).tables
+        return report
 
     def table(self) -> dict[Any, Any]:
         rows = DeltaLakeTable(self._spark, f"{self.config.lake.root}/gold/per_store").read().collect()
@@ -84,9 +84,9 @@ def test_consumer_matches_the_gold_table_after_each_failpoint(
     monkeypatch.setenv(VARIABLE, "gold.after_merge:raise")
     assert shop.refresh().status == "failed"
     monkeypatch.delenv(VARIABLE)
-    done = shop.refresh()
+    report = shop.refresh()
 
-    assert (done.error, done.status, done.rows) == (None, "ok", {"sent": 2})
+    assert (report.error, report.status, report.rows) == (None, "ok", {"sent": 2})
     assert shop.place.upserted() == shop.table() == {("a",): {"store": "a", "amount": 15, "sales": 2}}
     assert (shop.refresh().status, len(shop.place.records())) == ("unchanged", 8)
 

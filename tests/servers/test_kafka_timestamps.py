@@ -38,9 +38,9 @@ def test_timestamps_beyond_spark_are_quarantined(spark: SparkSession, stack: Sta
         defaults=TableConfig(key={"wire_format": "json"}, value={"wire_format": "json"}),
     )
 
-    (done,) = run_bronze(config, [topic], spark).tables
-    assert done.error is None, done.error
-    assert done.rows == {"read": 7, "ok": 5, "quarantined": 2, "control": 0}
+    (report,) = run_bronze(config, [topic], spark).tables
+    assert report.error is None, report.error
+    assert report.rows == {"read": 7, "ok": 5, "quarantined": 2, "control": 0}
     table = DeltaLakeTable(spark, f"{tmp_path}/bronze/{topic.replace('.', '/')}")
     bad = table.read().where("status = 'quarantined'").orderBy("offset").collect()
     assert [(row["partition"], row["offset"], row["error"]["code"]) for row in bad] == [
@@ -52,15 +52,15 @@ def test_timestamps_beyond_spark_are_quarantined(spark: SparkSession, stack: Sta
     }
     assert {row["log_ts"] for row in table.read().collect()} == {NOON_MS, NOON_MS + 1}
 
-    (done,) = run_bronze(config, [topic], spark).tables
-    assert (done.status, done.error) == ("unchanged", None)
+    (report,) = run_bronze(config, [topic], spark).tables
+    assert (report.status, report.error) == ("unchanged", None)
     send(0, NOON_MS)
-    (done,) = run_bronze(config, [topic], spark).tables  # the log's end is known again by its last record
-    assert (done.warnings, done.error, done.rows) == (
+    (report,) = run_bronze(config, [topic], spark).tables  # the log's end is known again by its last record
+    assert (report.warnings, report.error, report.rows) == (
         [],
         None,
         {"read": 1, "ok": 1, "quarantined": 0, "control": 0},
     )
 
-    (done,) = replay_quarantined(config, [topic], spark).tables
-    assert (done.error, done.rows) == (None, {"replayed": 2, "still_quarantined": 0})
+    (report,) = replay_quarantined(config, [topic], spark).tables
+    assert (report.error, report.rows) == (None, {"replayed": 2, "still_quarantined": 0})

@@ -86,7 +86,7 @@ def test_silver_equals_source_after_a_killed_connect_worker(
     finally:
         end(worker)
 
-    repeated = sum(done.rows["stale"] for done in silver.tables)
+    repeated = sum(report.rows["stale"] for report in silver.tables)
     assert silver.exit_code == 0
     assert repeated > 0, "no worker repeated itself, so nothing was shown"
     for table in TABLES:

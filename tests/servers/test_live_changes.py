@@ -84,12 +84,12 @@ class Story:
         landed = run_bronze(self.config(), [TOPIC], self.spark)
         assert landed.exit_code == 0, landed.model_dump_json(indent=2)
         assert landed.tables[0].rows.get("quarantined", 0) == 0
-        (done,) = run_silver(self.config(**settings), [TOPIC], self.spark).tables
-        return done
+        (report,) = run_silver(self.config(**settings), [TOPIC], self.spark).tables
+        return report
 
     def reconciled(self) -> TableReport:
-        (done,) = run_reconcile(self.config(), [TOPIC], self.spark).tables
-        return done
+        (report,) = run_reconcile(self.config(), [TOPIC], self.spark).tables
+        return report
 
     def source(self) -> dict[int, dict[str, Any]]:
         with psycopg.connect(self.dsn, row_factory=dict_row) as source:
@@ -182,10 +182,10 @@ def test_table_altered_under_load_equals_the_source(story: Story) -> None:
     ):
         assert words in stopped.error.message
 
-    done = story.follow()
+    report = story.follow()
 
-    assert done.error is None
-    assert any("`dropped` is no longer sent" in warning for warning in done.warnings)
+    assert report.error is None
+    assert any("`dropped` is no longer sent" in warning for warning in report.warnings)
     unannounced = story.differing()
     assert unannounced, "the default of the new column was announced"
     assert {name for _, name in unannounced} == {"filled"}

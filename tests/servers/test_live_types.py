@@ -171,7 +171,8 @@ def take(
     topics = [f"{prefix}.public.thing" for prefix in connectors]
     for report in (run_bronze(lake, topics, spark), run_silver(lake, topics, spark)):
         assert report.exit_code == 0, report.model_dump_json(indent=2)
-        assert not any(done.rows.get("quarantined") for done in report.tables), report.model_dump_json(indent=2)
+        quarantined = [table_report.rows.get("quarantined") for table_report in report.tables]
+        assert not any(quarantined), report.model_dump_json(indent=2)
     return Story(dsn, lake, stack.endpoints, connectors)
 
 
@@ -242,18 +243,18 @@ def assert_reconciled_like_the_comparer(story: Story, prefix: str, spark: SparkS
     proof = compare(story.dsn, "public", "thing", story.table(prefix).table_uri, limit=1_000_000, explain=table.loss)
     columns = {one.column for one in proof.samples if one.kind == "column"}
 
-    (done,) = run_reconcile(story.config, [f"{prefix}.public.thing"], spark, keys=1_000_000).tables
+    (report,) = run_reconcile(story.config, [f"{prefix}.public.thing"], spark, keys=1_000_000).tables
 
-    assert done.reconciled is not None, done.error
-    assert {(one.key["id"], name) for one in done.reconciled.first for name in one.columns if name not in columns} == {
-        (str(one.key[0]), one.column) for one in proof.samples if one.kind == "cell" and one.key
-    }
-    assert {one.kind for one in done.reconciled.first} <= {"changed"}
-    assert set(done.reconciled.columns) >= columns
-    assert Counter(done.reconciled.losses) == Counter(
+    assert report.reconciled is not None, report.error
+    assert {
+        (one.key["id"], name) for one in report.reconciled.first for name in one.columns if name not in columns
+    } == {(str(one.key[0]), one.column) for one in proof.samples if one.kind == "cell" and one.key}
+    assert {one.kind for one in report.reconciled.first} <= {"changed"}
+    assert set(report.reconciled.columns) >= columns
+    assert Counter(report.reconciled.losses) == Counter(
         {loss: number for loss, number in proof.known.items() if loss != NOT_SENT}
     )
-    assert len(done.reconciled.losses) > 5
+    assert len(report.reconciled.losses) > 5
 
 
 def leave(story: Story) -> None:

@@ -80,7 +80,7 @@ class Lake:
 
 def by_table(report: Report) -> dict[str, TableReport]:
     assert report.exit_code == 0, report.model_dump_json(indent=2)
-    return {done.table.rpartition(".")[2]: done for done in report.tables}
+    return {table_report.table.rpartition(".")[2]: table_report for table_report in report.tables}
 
 
 @dataclass
@@ -207,7 +207,7 @@ def garbage(key: bytes, value: bytes) -> list[Garbage]:
     """Bad records derived from a good one: key, value, and the expected stage and message of the quarantine."""
     no_frame = "which starts no known frame; if that is intended, set `value.wire_format`"
     bare_key = "it is a bare value, without the name of its column"
-    todo = "list the columns of the row that form the key in `merge.keys`"
+    cure = "list the columns of the row that form the key in `merge.keys`"
     return [
         (
             key,
@@ -229,7 +229,7 @@ def garbage(key: bytes, value: bytes) -> list[Garbage]:
             b"garbage",
             value,
             "frame",
-            f"key: {bare_key}; {todo}",
+            f"key: {bare_key}; {cure}",
         ),
         (None, None, "type", "key and value are both null"),
     ]
@@ -304,8 +304,8 @@ def test_runs_without_new_records_change_nothing(story: Story) -> None:
 
     runs = [*story.lake.land().values(), *story.lake.fold().values()]
 
-    assert {done.status for done in runs} == {"unchanged"}
-    assert all(done.version_before == done.version_after for done in runs)
+    assert {report.status for report in runs} == {"unchanged"}
+    assert all(report.version_before == report.version_after for report in runs)
     assert story.lake.versions() == before
 
 
@@ -318,10 +318,10 @@ def test_many_small_batches_equal_one_big_batch(both: Story) -> None:
     big = both.new_lake("big", tables=deletes)
     small = both.new_lake("small", tables=deletes, defaults={"read": {"max_records_per_batch": 450}})
 
-    assert {done.batches for done in big.land().values()} == {1}
-    assert min(done.batches for done in small.land().values()) >= 3
-    assert {done.batches for done in big.fold().values()} == {1}
-    assert min(done.batches for done in small.fold().values()) >= 3
+    assert {report.batches for report in big.land().values()} == {1}
+    assert min(report.batches for report in small.land().values()) >= 3
+    assert {report.batches for report in big.fold().values()} == {1}
+    assert min(report.batches for report in small.fold().values()) >= 3
 
     for table in KEYS:
         landed = [
@@ -408,7 +408,7 @@ def test_killed_bronze_run_is_recovered_by_the_next(both: Story, monkeypatch: py
     landed = both.lake.land()
 
     # The first of the two tables was the one that was further behind.
-    assert sorted(done.status for done in landed.values()) == ["ok", "unchanged" if after else "ok"]
+    assert sorted(report.status for report in landed.values()) == ["ok", "unchanged" if after else "ok"]
     for table in KEYS:
         rows = both.lake.rows("bronze", table, "partition", "offset")
         assert sorted((row["partition"], row["offset"]) for row in rows) == sorted(both.records(table))

@@ -185,14 +185,14 @@ class Lake:
         target.open(self._spark).overwrite(rows, following)
 
     def reconciled(self, table: str, **more: Any) -> TableReport:
-        (done,) = run_reconcile(self.config, [f"{PREFIX}.public.{table}"], self._spark, **more).tables
-        return done
+        (report,) = run_reconcile(self.config, [f"{PREFIX}.public.{table}"], self._spark, **more).tables
+        return report
 
 
-def found(done: TableReport) -> set[tuple[str, str, tuple[str, ...]]]:
+def found(report: TableReport) -> set[tuple[str, str, tuple[str, ...]]]:
     """The keys that differ, with the kind of difference, the values and the columns."""
-    assert done.reconciled is not None, done.error
-    return {(one.kind, "|".join(one.key.values()), one.columns) for one in done.reconciled.first}
+    assert report.reconciled is not None, report.error
+    return {(one.kind, "|".join(one.key.values()), one.columns) for one in report.reconciled.first}
 
 
 @pytest.fixture
@@ -272,17 +272,17 @@ def test_only_differing_rows_of_many_types_are_named(
         expected.add(("repeated", f"{row(35)['region']}|35", ()))
     lake.put("thing", held, ["region", "id"], other)
 
-    done = lake.reconciled("thing", keys=100)
+    report = lake.reconciled("thing", keys=100)
 
-    assert found(done) == expected
-    assert done.reconciled is not None
-    assert done.reconciled.columns == {"area": postgres_catalog.NOT_SENT}
-    assert done.reconciled.losses == {NEVER_THERE: 1}
-    assert (done.reconciled.silver_lsn, done.rows["changed"]) == ("0/10", len(CELLS) + 1)
-    assert (done.rows["ranges"], done.rows["ranges_differing"]) == (16, 6)
-    assert done.error is not None
-    assert (done.error.code, done.error.exit_code) == ("CDC-504", 30)
-    assert row(30)["label"] not in done.error.message
+    assert found(report) == expected
+    assert report.reconciled is not None
+    assert report.reconciled.columns == {"area": postgres_catalog.NOT_SENT}
+    assert report.reconciled.losses == {NEVER_THERE: 1}
+    assert (report.reconciled.silver_lsn, report.rows["changed"]) == ("0/10", len(CELLS) + 1)
+    assert (report.rows["ranges"], report.rows["ranges_differing"]) == (16, 6)
+    assert report.error is not None
+    assert (report.error.code, report.error.exit_code) == ("CDC-504", 30)
+    assert row(30)["label"] not in report.error.message
 
 
 def test_lost_values_and_quarantined_keys_are_known_losses(
@@ -302,14 +302,14 @@ def test_lost_values_and_quarantined_keys_are_known_losses(
     kept = {"day": date(2024, 1, 1), "far": float("nan"), "is_on": True}
     lake.put("odd", held, ["day", "far"], [kept, kept | {"day": date(2024, 1, 2)}])
 
-    done = lake.reconciled("odd")
+    report = lake.reconciled("odd")
 
-    assert found(done) == {
+    assert found(report) == {
         ("changed", "2024-01-02|0000000000008ff7", ("rise", "is_on", "note")),
         ("missing", "2024-01-03|0000000000000ff3", ()),
     }
-    assert done.reconciled is not None
-    assert done.reconciled.losses == {
+    assert report.reconciled is not None
+    assert report.reconciled.losses == {
         postgres_catalog.QUARANTINED_KEY: 2,
         postgres_catalog.ZONE_WITH_SECONDS: 1,
         postgres_catalog.LIKE_PLACEHOLDER: 1,
@@ -336,13 +336,13 @@ def test_changes_in_flight_are_equal_once_silver_has_them(
             lake.put("late", held, ["id"], [first, second], commit=2, variants=variants)
             return False
 
-    done = lake.reconciled("late", wait_seconds=0.001, scheduler=SilverGoesOn(spark=spark))
+    report = lake.reconciled("late", wait_seconds=0.001, scheduler=SilverGoesOn(spark=spark))
 
-    assert found(done) == {("missing", "3", ())}
-    assert done.rows == {"source": 3, "silver": 2, "ranges": 1, "ranges_differing": 1, "missing": 1}
-    assert done.reconciled is not None
-    assert done.reconciled.columns == {"added": "silver does not have it", "gone": "the source does not have it"}
-    assert any("in flight" in warning for warning in done.warnings)
+    assert found(report) == {("missing", "3", ())}
+    assert report.rows == {"source": 3, "silver": 2, "ranges": 1, "ranges_differing": 1, "missing": 1}
+    assert report.reconciled is not None
+    assert report.reconciled.columns == {"added": "silver does not have it", "gone": "the source does not have it"}
+    assert any("in flight" in warning for warning in report.warnings)
 
 
 @pytest.mark.parametrize("rows", [(0, 0), (0, 3), (3, 0)], ids=["both_empty", "source_empty", "silver_empty"])
@@ -357,11 +357,11 @@ def test_empty_side_is_compared_like_any_other(
         source.execute(f"INSERT INTO {table} SELECT n::text FROM generate_series(1, {in_source}) n".encode())
     lake.put(table, {"code": "string"}, ["code"], [{"code": str(number)} for number in range(1, in_silver + 1)])
 
-    done = lake.reconciled(table)
+    report = lake.reconciled(table)
 
     kind = "extra" if in_silver else "missing"
-    assert found(done) == {(kind, str(number), ()) for number in range(1, in_source + in_silver + 1)}
-    assert (done.rows["source"], done.rows["silver"]) == rows
+    assert found(report) == {(kind, str(number), ()) for number in range(1, in_source + in_silver + 1)}
+    assert (report.rows["source"], report.rows["silver"]) == rows
 
 
 @pytest.mark.core
@@ -397,9 +397,9 @@ def test_reconcile_removes_expired_reports(stack: Stack, spark: SparkSession, tm
     expired.parent.mkdir()
     expired.touch()
 
-    done = lake.reconciled("unmerged")
+    table_report = lake.reconciled("unmerged")
 
-    assert done.error is not None and "the silver table does not exist yet" in done.error.message
+    assert table_report.error is not None and "the silver table does not exist yet" in table_report.error.message
     (report,) = expired.parent.glob("*.json")
     assert report != expired
 

@@ -79,16 +79,16 @@ def test_three_rows_in_a_million_are_found_in_under_1_gib(settings: Path) -> Non
                 peak[kind] = max(peak.get(kind, 0), size)
             time.sleep(0.1)
         assert running.stdout is not None
-        (done,) = json.loads(running.stdout.read())["tables"]
-    print(f"\n{time.monotonic() - started:.0f} s, {done['seconds']}, MiB at most: {peak}")
+        (report,) = json.loads(running.stdout.read())["tables"]
+    print(f"\n{time.monotonic() - started:.0f} s, {report['seconds']}, MiB at most: {peak}")
 
     assert running.returncode == 30
-    assert done["reconciled"]["first"] == [
+    assert report["reconciled"]["first"] == [
         {"kind": "changed", "key": {"id": "123456"}, "columns": ["amount"]},
         {"kind": "extra", "key": {"id": "500000"}, "columns": []},
         {"kind": "missing", "key": {"id": str(ROWS + 1)}, "columns": []},
     ]
-    assert (done["rows"]["source"], done["rows"]["silver"]) == (ROWS, ROWS)
+    assert (report["rows"]["source"], report["rows"]["silver"]) == (ROWS, ROWS)
     assert peak["all"] < 1024
 
 

@@ -55,8 +55,8 @@ def test_rolled_back_disk_stops_bronze_then_nothing_is_lost(spark: SparkSession,
     config = Config(kafka=kafka, lake=LakeConfig(root=str(tmp_path / "lake")))
 
     def land(*, accept_loss: bool = False) -> TableReport:
-        (done,) = run_bronze(config, [topic.table], spark, registry=topic.registry, accept_loss=accept_loss).tables
-        return done
+        (report,) = run_bronze(config, [topic.table], spark, registry=topic.registry, accept_loss=accept_loss).tables
+        return report
 
     with running(server):
         send(server, [topic.change("c", 1), topic.change("d", 1), topic.tombstone(1)])

@@ -46,8 +46,8 @@ def test_start_time_becomes_an_offset_per_partition(spark: SparkSession, stack: 
         return sorted((row["partition"], row["offset"]) for row in table.read().collect())
 
     two = config(at(NOON_MS + 2 * HOUR_MS))
-    (done,) = run_bronze(two, [topic], spark).tables
-    assert done.error is None, done.error
+    (report,) = run_bronze(two, [topic], spark).tables
+    assert report.error is None, report.error
     assert places() == [(0, 2), (0, 3), (1, 2)]  # partition 2 has no record as late as this
 
     back = offset_changes(two, [topic], at(NOON_MS + 1), spark)
@@ -57,6 +57,6 @@ def test_start_time_becomes_an_offset_per_partition(spark: SparkSession, stack: 
         (2, 2, 1, 0),
     ]
     seek(two, back, scheduler=TableScheduler(spark=spark))
-    (done,) = run_bronze(two, [topic], spark).tables
-    assert done.error is None, done.error
+    (report,) = run_bronze(two, [topic], spark).tables
+    assert report.error is None, report.error
     assert places() == [(0, 1), (0, 2), (0, 3), (1, 2), (2, 1)]

@@ -122,7 +122,7 @@ def test_newest_state_of_every_entity_wins_in_any_event_order(
             run_silver(config, list(topics.values()), spark),
         ):
             assert report.exit_code == 0, report.model_dump_json(indent=2)
-            assert not any(done.rows.get("quarantined") for done in report.tables)
+            assert not any(table_report.rows.get("quarantined") for table_report in report.tables)
 
     for name, settings in SETTINGS.items():
         expected = newest(sent[name], settings)

@@ -79,4 +79,4 @@ def test_web_server_log_is_appended_by_date(spark: SparkSession, stack: Stack, t
     (partition,) = table.metadata().partition_columns
     files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     assert {file[f"partition.{partition}"] for file in files} == set(days)
-    assert [done.status for done in take()] == ["unchanged", "unchanged"]  # an idle topic: the run ends
+    assert [report.status for report in take()] == ["unchanged", "unchanged"]  # an idle topic: the run ends

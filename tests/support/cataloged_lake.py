@@ -73,8 +73,8 @@ class CatalogedLake:
         """Run layers, each of which must succeed; the last one's reports by table."""
         for layer in layers or ("bronze", "silver", "gold"):
             report = self._run(layer)
-            assert not [done.error for done in report.tables if done.error]
-        return {done.table: done for done in report.tables}
+            assert not [table_report.error for table_report in report.tables if table_report.error]
+        return {table_report.table: table_report for table_report in report.tables}
 
     def _run(self, layer: str) -> Report:
         if layer == "bronze":

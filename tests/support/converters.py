@@ -115,15 +115,15 @@ class Lake:
 
     def land(self, **flags: bool) -> TableReport:
         """One run of bronze."""
-        (done,) = run_bronze(
+        (report,) = run_bronze(
             self.config, [self._topic], self._spark, source=self.broker, registry=self.registry, **flags
         ).tables
-        return done
+        return report
 
     def fold(self) -> dict[int, Any]:
         """One run of silver; its rows by key."""
-        (done,) = run_silver(self.config, [self._topic], self._spark).tables
-        assert done.error is None, done.error
+        (report,) = run_silver(self.config, [self._topic], self._spark).tables
+        assert report.error is None, report.error
         (silver,) = lake_of(self.config).silver(self._topic)
         return {one["id"]: one for one in silver.open(self._spark).read().collect()}
 

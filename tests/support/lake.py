@@ -130,9 +130,9 @@ class Lake:
 
     @staticmethod
     def _succeeded(report: Report) -> TableReport:
-        (done,) = report.tables
-        assert done.error is None, done.error
-        return done
+        (table_report,) = report.tables
+        assert table_report.error is None, table_report.error
+        return table_report
 
 
 def _meanings(registry: FakeRegistry, references: Iterable[str]) -> tuple[dict[str, Any], dict[str, str]]:

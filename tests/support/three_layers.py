@@ -76,8 +76,8 @@ class Lake:
 
     def land(self) -> TableReport:
         """A run of bronze, which must succeed."""
-        (done,) = succeeded(self.run_bronze())
-        return done
+        (report,) = succeeded(self.run_bronze())
+        return report
 
     def run_bronze(self) -> Report:
         return run_bronze(self.config, ["*"], self.spark, source=self.broker, registry=self.topic.registry)
@@ -91,8 +91,8 @@ class Lake:
 
     def refresh(self) -> TableReport:
         """A run of gold, which must succeed."""
-        (done,) = succeeded(self.run_gold())
-        return done
+        (report,) = succeeded(self.run_gold())
+        return report
 
     def run_gold(self) -> Report:
         return run_gold(self.config, ["*"], self.spark)
@@ -128,5 +128,5 @@ class Lake:
 
 
 def succeeded(report: Report) -> list[TableReport]:
-    assert [done.error for done in report.tables if done.error] == []
+    assert [table_report.error for table_report in report.tables if table_report.error] == []
     return report.tables

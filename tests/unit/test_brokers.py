@@ -457,7 +457,7 @@ def test_login_unsupported_by_librdkafka_names_what_to_install() -> None:
 
 
 @pytest.mark.parametrize(
-    ("java", "client", "todo"),
+    ("java", "client", "cure"),
     [
         ("TopicAuthorization", KafkaError.TOPIC_AUTHORIZATION_FAILED, "ACLs Describe and Read"),
         ("GroupAuthorization", KafkaError.GROUP_AUTHORIZATION_FAILED, "`spark-kafka-` and `cdc_lake-`"),
@@ -467,12 +467,12 @@ def test_login_unsupported_by_librdkafka_names_what_to_install() -> None:
         ("SaslAuthentication", KafkaError.SASL_AUTHENTICATION_FAILED, "`kafka.auth`"),
     ],
 )
-def test_refusal_by_either_client_names_permission_or_setting(java: str, client: int, todo: str) -> None:
+def test_refusal_by_either_client_names_permission_or_setting(java: str, client: int, cure: str) -> None:
     of_java = f"Caused by: org.apache.kafka.common.errors.{java}Exception: no"
 
     found = [permanent_error("here", said) for said in (of_java, str(KafkaException(KafkaError(client))))]
 
-    assert [todo in str(one) for one in found] == [True, True]
+    assert [cure in str(one) for one in found] == [True, True]
     assert permanent_error("here", "Caused by: org.apache.kafka.common.errors.TimeoutException: no") is None
     assert permanent_error("here", str(KafkaException(KafkaError(KafkaError._TRANSPORT)))) is None
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.core
 
 def column(kind: str, name: str = "c", **traits: Any) -> SourceColumn:
     known = dict.fromkeys(("is_array", "has_default", "is_generated", "is_unique", "is_reference"), False)
-    return SourceColumn(name, kind, traits.pop("kind", "b"), is_nullable=True, key_place=None, **{**known, **traits})
+    return SourceColumn(name, kind, traits.pop("typtype", "b"), is_nullable=True, key_place=None, **{**known, **traits})
 
 
 @pytest.mark.parametrize(

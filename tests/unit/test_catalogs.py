@@ -116,15 +116,15 @@ def test_default_names_distinguish_schemas() -> None:
 
 
 @pytest.mark.parametrize(
-    ("addresses", "todo"), [(None, "cdc-lake stack up"), ({"kafka": "127.0.0.1:1"}, "cdc-lake stack up --metastore")]
+    ("addresses", "cure"), [(None, "cdc-lake stack up"), ({"kafka": "127.0.0.1:1"}, "cdc-lake stack up --metastore")]
 )
-def test_missing_embedded_metastore_names_the_fix(tmp_path: Path, addresses: dict[str, str] | None, todo: str) -> None:
+def test_missing_embedded_metastore_names_the_fix(tmp_path: Path, addresses: dict[str, str] | None, cure: str) -> None:
     stack = StackConfig(folder=str(tmp_path))
     catalog = Config(catalog=settings(type="hive", uri="embedded"), stack=stack).catalog
     if addresses is not None:
         endpoints_file(tmp_path).write_text(json.dumps(addresses))
 
-    with pytest.raises(ConfigError, match=todo):
+    with pytest.raises(ConfigError, match=cure):
         _ = catalog.address
     endpoints_file(tmp_path).write_text(json.dumps({"metastore": "thrift://127.0.0.1:9083"}))
     assert catalog.address == "thrift://127.0.0.1:9083"

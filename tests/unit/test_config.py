@@ -250,7 +250,7 @@ def test_wrong_value_names_its_key(tmp_path: Path, text: str, key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "todo"),
+    ("text", "cure"),
     [
         ("registry: {auth: {basic: {user: a, password: 'hunter2'}}}", "`env:NAME` for a variable"),
         ("registry: {auth: {bearer: {token: 'hunter2'}}}", "`file:PATH` for a file"),
@@ -264,11 +264,11 @@ def test_wrong_value_names_its_key(tmp_path: Path, text: str, key: str) -> None:
         ("registry: {proxy: 'http://user:hunter2@proxy'}", "write a reference such as `env:NAME` or `file:PATH`"),
     ],
 )
-def test_secret_in_the_file_is_refused_and_not_shown(tmp_path: Path, text: str, todo: str) -> None:
+def test_secret_in_the_file_is_refused_and_not_shown(tmp_path: Path, text: str, cure: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(written(tmp_path, text))
 
-    assert todo in str(caught.value)
+    assert cure in str(caught.value)
     assert caught.value.__cause__ is not None
     assert "hunter2" not in str(caught.value) + str(caught.value.__cause__)
 

@@ -52,11 +52,11 @@ def test_only_temporary_errors_are_retryable() -> None:
     assert {kind.__name__ for kind in LEAVES if kind.retryable} == passing
 
 
-def test_error_message_has_where_what_and_todo() -> None:
+def test_error_message_has_where_what_and_cure() -> None:
     error = InfrastructureError("broker b:1", "it does not answer", "start it")
 
     assert str(error) == "broker b:1: it does not answer; start it"
-    assert (error.where, error.what, error.todo) == ("broker b:1", "it does not answer", "start it")
+    assert (error.where, error.what, error.cure) == ("broker b:1", "it does not answer", "start it")
 
 
 @pytest.mark.parametrize(

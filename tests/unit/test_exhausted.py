@@ -32,7 +32,7 @@ def test_exhausted_resource_exits_10_and_names_the_fix(said: str) -> None:
     error = exhaustion_error("a.b.c", said, "/")
 
     assert error is not None and (error.exit_code, error.where) == (10, "a.b.c")
-    assert SAYINGS[said] in error.todo
+    assert SAYINGS[said] in error.cure
 
 
 def test_other_failures_are_not_resource_exhaustion() -> None:

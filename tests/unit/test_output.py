@@ -108,8 +108,8 @@ def test_plan_lists_the_offsets_and_batches_it_would_read() -> None:
 
 def test_warnings_and_errors_cannot_forge_lines(capsys: pytest.CaptureFixture[str]) -> None:
     failure = ReportedError(code="CDC-100", message=FORGED + HOSTILE, exit_code=1, retryable=False)
-    done = TableReport(table="t", status="failed", warnings=[FORGED + HOSTILE], error=failure)
-    report = Report(run_id="r", layer="bronze", started_at=datetime(2026, 1, 1, tzinfo=UTC), tables=[done])
+    table_report = TableReport(table="t", status="failed", warnings=[FORGED + HOSTILE], error=failure)
+    report = Report(run_id="r", layer="bronze", started_at=datetime(2026, 1, 1, tzinfo=UTC), tables=[table_report])
 
     show_report(report, RunOptions(as_json=True))
 

@@ -49,7 +49,7 @@ def loss(source: object, lake: object, found: Kind = "cell", **traits: Any) -> s
         ({"type": "bytea"}, PLACEHOLDER.encode(), b"before", catalog.LIKE_PLACEHOLDER),
         ({"type": "timetz"}, "10:00:00.5+01:00:30", None, catalog.ZONE_WITH_SECONDS),
         ({"type": "name"}, "pg_class", None, catalog.NOT_SENT),
-        ({"type": "Mood", "kind": "e", "is_array": True}, ("sad", None), None, catalog.NULL_IN_ARRAY),
+        ({"type": "Mood", "typtype": "e", "is_array": True}, ("sad", None), None, catalog.NULL_IN_ARRAY),
         ({"type": "float8", "is_array": True}, (1.5,) * 1000, None, catalog.LARGE_ARRAY),
         ({"type": "date"}, date(1582, 10, 10), date(1582, 10, 20), catalog.OTHER_CALENDAR),
         ({"type": "date"}, Decimal(-735_000), date(43, 3, 15), catalog.OTHER_CALENDAR),
@@ -94,7 +94,7 @@ def test_known_loss_is_named(traits: dict[str, Any], source: object, lake: objec
         ({"type": "numeric"}, Decimal(1), None),
         ({"type": "timestamptz"}, datetime(2024, 2, 29, tzinfo=UTC), None),
         ({"is_generated": True}, "computed", "another"),
-        ({"type": "Mood", "kind": "e", "is_array": True}, ("sad",), ("happy",)),
+        ({"type": "Mood", "typtype": "e", "is_array": True}, ("sad",), ("happy",)),
         ({"type": "text", "is_array": True}, ("a", None), None),
         ({"type": "float8", "is_array": True}, (), None),
         ({"type": "float8", "is_array": True}, (1.5,), (2.5,)),
@@ -118,7 +118,7 @@ def test_other_differences_are_not_known_losses(traits: dict[str, Any], source: 
 
 def test_missing_column_is_known_only_if_its_type_is_not_sent() -> None:
     assert loss("string", None, "column", type="polygon") == catalog.NOT_SENT
-    assert loss("string", None, "column", type="address", kind="c") == catalog.NOT_SENT
+    assert loss("string", None, "column", type="address", typtype="c") == catalog.NOT_SENT
     assert loss("string", None, "column") is None
 
 

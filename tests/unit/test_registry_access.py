@@ -444,7 +444,7 @@ def causes(error: BaseException | None) -> list[str]:
 
 
 class FilesInMemory:
-    """A fake: the part of a storage that the lake's schema files need."""
+    """A fake: the part of `Files` that the lake's schema files need."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}

@@ -27,24 +27,24 @@ def test_unbalanced_counts_stop_the_run(ok: int) -> None:
 
 
 def test_counts_add_up_over_batches() -> None:
-    done = TableReport(table="t")
+    report = TableReport(table="t")
 
-    done.count(read=3, ok=2)
-    done.count(read=4, ok=4, control=1)
+    report.count(read=3, ok=2)
+    report.count(read=4, ok=4, control=1)
 
-    assert done.rows == {"read": 7, "ok": 6, "control": 1}
+    assert report.rows == {"read": 7, "ok": 6, "control": 1}
 
 
 def test_freshness_is_that_of_all_batches_of_the_run() -> None:
-    done, now = TableReport(table="t"), time.time()
-    assert done.freshness is None
+    report, now = TableReport(table="t"), time.time()
+    assert report.freshness is None
 
-    done.add_changes([])
-    assert done.freshness is None
-    done.add_changes([(int(1000 * (now - 3)), 10), (int(1000 * (now - 40)), 9.0)])
-    done.add_changes([(int(1000 * (now - 4000)), 1), (int(1000 * (now + 60)), 80)])
+    report.add_changes([])
+    assert report.freshness is None
+    report.add_changes([(int(1000 * (now - 3)), 10), (int(1000 * (now - 40)), 9.0)])
+    report.add_changes([(int(1000 * (now - 4000)), 1), (int(1000 * (now + 60)), 80)])
 
-    found = done.freshness
+    found = report.freshness
     assert found is not None
     assert (found.p50, found.p95, found.max) == pytest.approx((0, 40, 4000), abs=0.5)
     assert found.within == {
@@ -56,33 +56,33 @@ def test_freshness_is_that_of_all_batches_of_the_run() -> None:
 
 
 def test_count_that_is_not_described_is_refused() -> None:
-    done = TableReport(table="t")
+    report = TableReport(table="t")
 
     with pytest.raises(AssertionError, match=r"describe it in COUNTS: .*unknown"):
-        done.count(read=1, unknown=1)
-    assert done.rows == {}
+        report.count(read=1, unknown=1)
+    assert report.rows == {}
 
 
 def test_phase_time_adds_up_even_when_the_phase_fails() -> None:
-    done = TableReport(table="t")
+    report = TableReport(table="t")
 
-    with done.phase("read"):
+    with report.phase("read"):
         pass
-    with pytest.raises(ValueError), done.phase("write"):
+    with pytest.raises(ValueError), report.phase("write"):
         raise ValueError
 
-    assert set(done.seconds) == {"read", "write"}
+    assert set(report.seconds) == {"read", "write"}
 
 
 def test_nested_phase_is_subtracted_from_the_outer_phase(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter((0.0, 1.0, 4.0, 10.0))
     monkeypatch.setattr("cdc_lake.runs.report.time.monotonic", lambda: next(seconds))
-    done = TableReport(table="t")
+    report = TableReport(table="t")
 
-    with done.phase("open"), done.phase("write"):
+    with report.phase("open"), report.phase("write"):
         pass
 
-    assert done.seconds == {"write": 3.0, "open": 7.0}
+    assert report.seconds == {"write": 3.0, "open": 7.0}
 
 
 def test_phases_of_a_run_sum_up_to_its_time() -> None:
@@ -116,11 +116,11 @@ def test_run_exit_code_is_that_of_the_worst_table() -> None:
 
 
 def test_failure_in_the_report_has_all_fields_of_the_error() -> None:
-    done = TableReport(table="t")
-    done.fail(InfrastructureError("broker", "down", "wait"))
+    report = TableReport(table="t")
+    report.fail(InfrastructureError("broker", "down", "wait"))
 
-    assert done.error is not None
-    assert done.error.model_dump() == {
+    assert report.error is not None
+    assert report.error.model_dump() == {
         "code": "CDC-300",
         "message": "broker: down; wait",
         "exit_code": 10,

@@ -28,8 +28,8 @@ class Fake(Layer):
 
     look: Callable[[TableReport], NewData | None]
 
-    def new_data(self, done: TableReport) -> NewData | None:
-        return self.look(done)
+    def new_data(self, report: TableReport) -> NewData | None:
+        return self.look(report)
 
     def before_report(self) -> None:
         pass
@@ -72,7 +72,7 @@ def test_session_is_short_if_little_is_new(
 
     with pytest.raises(Started):
         TableScheduler(is_continuous=is_continuous).run(
-            Fake(run, LocalFiles(), list(by_name), lambda done: by_name[done.table])
+            Fake(run, LocalFiles(), list(by_name), lambda report: by_name[report.table])
         )
 
     assert asked == [is_short]
@@ -98,7 +98,7 @@ def test_failed_check_without_spark_leaves_the_error_to_spark(tmp_path: Path, mo
     def start(*_: object, **__: object) -> None:
         raise Started
 
-    def look(done: object) -> NewData:
+    def look(report: object) -> NewData:
         raise OSError("the folder cannot be read")
 
     run = Run.begin(Config(lake=LakeConfig(root=str(tmp_path))), Report(layer="silver"))
@@ -136,9 +136,9 @@ def test_continuous_run_ends_once_its_jvm_has_exited(monkeypatch: pytest.MonkeyP
 def test_continuous_run_pauses_if_there_is_no_news(
     interval: float | None, took: float, exit_code: int, batches: int, pause: float
 ) -> None:
-    done = TableReport(table="t", status="ok" if batches else "unchanged", batches=batches)
+    report = TableReport(table="t", status="ok" if batches else "unchanged", batches=batches)
 
-    found = _pause(interval, took, [exit_code], [Report(layer="silver", tables=[done])])
+    found = _pause(interval, took, [exit_code], [Report(layer="silver", tables=[report])])
 
     assert found == pytest.approx(pause)
 
@@ -155,7 +155,7 @@ def test_unwritable_local_lake_is_refused_before_spark_starts(tmp_path: Path, mo
     run = Run.begin(Config(lake=LakeConfig(root=str(tmp_path / "file" / "lake"))), Report(layer="bronze"))
 
     with pytest.raises(ConfigError, match=r"lake\.root: .*/file/lake: a file there cannot be written: .*another root"):
-        TableScheduler().open_storage(run)
+        TableScheduler().open_files(run)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ class Failure(NamedTuple):
 
     where: str
     what: str
-    todo: str
+    cure: str
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Keeper:
             self._start()
             self._watch()
         except CdcLakeError as exc:
-            failure = Failure(exc.where, exc.what, exc.todo)
+            failure = Failure(exc.where, exc.what, exc.cure)
         finally:
             endpoints_file(self._site.folder).unlink(missing_ok=True)
             self._stop()

@@ -11,13 +11,13 @@ from .markdown import code, table
 def metrics() -> str:
     """Every metric by its name in Prometheus, with its labels and its kind in StatsD."""
     numbers = {"0": 1}
-    done = TableReport(
+    table_report = TableReport(
         table="t", rows=numbers, seconds={"open": 1.0}, lag_before=numbers, lag_after=numbers, unmet=numbers
     )
-    done.add_changes([(0, 1)])
+    table_report.add_changes([(0, 1)])
     now = datetime.now(UTC)
-    report = Report(layer="bronze", run_id="r", started_at=now, ended_at=now, tables=[done])
-    found = {sample.name: sample for sample in samples(report, done)}
+    report = Report(layer="bronze", run_id="r", started_at=now, ended_at=now, tables=[table_report])
+    found = {sample.name: sample for sample in samples(report, table_report)}
     assert found.keys() == HELP.keys()
     rows = [
         (
