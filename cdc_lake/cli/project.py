@@ -35,10 +35,7 @@ def init(
         list[str] | None, typer.Option("--table", help="Replicate these topics, by name or glob; repeatable.")
     ] = None,
 ) -> None:
-    """Write settings, a gold model and a schedule for a new project.
-
-    Asks for what no flag says.
-    """
+    """Write a new project's files. Asks for what no flag says."""
     # Imported here: it imports pyspark.
     from cdc_lake.operations.new_project import Project, Servers, check_has_none, matching, suggested_tables
 
