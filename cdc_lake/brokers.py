@@ -130,7 +130,7 @@ def permanent_error(where: str, message: str) -> ConfigError | None:
     """
     for java, client, what, todo in _REJECTIONS:
         if f"errors.{java}Exception" in message or f"code={client}," in message:
-            return ConfigError(where, what, f"{todo}; this batch was not committed")
+            return ConfigError(where, what, todo)
     return None
 
 
