@@ -210,7 +210,7 @@ class Broker:
             found = {resource.name: future.result(self._timeout) for resource, future in asked.items()}
         except (KafkaException, TimeoutError) as exc:
             raise self._translated(exc) from exc
-        return {topic: {name: str(entry.value) for name, entry in entries.items()} for topic, entries in found.items()}
+        return {topic: {name: str(entry.value) for name, entry in found[topic].items()} for topic in topics}
 
     def skipped_records(self, spans: Mapping[int, Span], records: int) -> int:
         """See `TopicSource`. Gaps in Kafka's offsets are transaction markers and compacted records."""

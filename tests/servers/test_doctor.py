@@ -245,6 +245,11 @@ def test_broken_source_shows_exactly_its_loss(set_up: SetUp) -> None:
     assert kinds(set_up.findings()) == {("fail", "publication")}
     set_up.execute(f"ALTER PUBLICATION {set_up.name} SET (publish = 'insert, update, delete, truncate')")
 
+    set_up.execute(f"ALTER PUBLICATION {set_up.name} DROP TABLE orders")
+    (unpublished,) = set_up.findings()
+    assert (unpublished["check"], unpublished["where"]) == ("publication", [set_up.topic])
+    set_up.execute(f"ALTER PUBLICATION {set_up.name} ADD TABLE orders")
+
     assert set_up.findings() == []
     set_up.ask("PUT", "/pause")
     set_up.await_state("PAUSED")

@@ -1,6 +1,7 @@
 """`cdc-lake doctor`: what it finds in configurations, records, catalogs and installations, without servers."""
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -24,6 +25,7 @@ from cdc_lake.operations.doctor.database import (
     publication,
     replica_identities,
     slots,
+    unpublished,
 )
 from cdc_lake.operations.doctor.findings import CHECKS, Finding, merged, ok, warn
 from cdc_lake.operations.doctor.topics import TopicSample, embedded_schema, retention
@@ -417,6 +419,27 @@ def test_publication_must_include_every_operation() -> None:
     assert not list(publication("p", [True] * 4))
 
 
+@pytest.mark.parametrize(
+    ("published", "lost"),
+    [
+        ({"public.payment", "public.orders"}, []),
+        ({"public.payment_2024", "public.orders"}, []),
+        ({"public.payment"}, ["orders"]),
+        ({"public.orders"}, ["payment", "payment_2024"]),
+    ],
+)
+def test_publication_must_include_every_table(published: set[str], lost: list[str]) -> None:
+    root = table("payment")
+    identities = [TableIdentity(table("orders"), "d", None), TableIdentity(root, "d", None)]
+    identities.append(TableIdentity(table("payment_2024"), "d", root))
+    topics = {f"shop.public.{name}" for name in ("orders", "payment", "payment_2024")}
+
+    findings = list(unpublished(identities, published, topics, "shop"))
+
+    assert [finding.where for finding in findings] == [(f"shop.public.{name}",) for name in lost]
+    assert not list(unpublished(identities, published, set(), "shop"))
+
+
 SLOT = SlotState("orders", is_active=True, status="reserved", behind_bytes=1000, safe_bytes=None)
 READS_SLOT = [connector({"slot.name": "orders"})]
 
@@ -451,6 +474,14 @@ def test_clocks_may_differ_by_seconds() -> None:
 
     assert (same.status, ahead.status) == ("ok", "warn")
     assert "the clock of the database is 60 s ahead" in ahead.what
+
+
+def test_checks_are_exactly_those_that_the_code_makes() -> None:
+    folder = Path(services.__file__).parent
+    code = "".join(file.read_text(encoding="utf-8") for file in folder.glob("*.py"))
+    made = set(re.findall(r'(?:ok|skipped|warn|fail|else fail)\)?\(\s*"([a-z-]+)"', code))
+
+    assert made == CHECKS.keys()
 
 
 def test_equal_findings_of_several_tables_are_one() -> None:

@@ -23,7 +23,11 @@ LEFT JOIN pg_namespace rn ON rn.oid = r.relnamespace
 WHERE c.relkind IN ('r', 'p') AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
 ORDER BY n.nspname, c.relname
 """
-_PUBLICATIONS = "SELECT pubname, pubinsert, pubupdate, pubdelete, pubtruncate FROM pg_publication"
+_PUBLICATIONS = """
+SELECT p.pubname, ARRAY[pubinsert, pubupdate, pubdelete, pubtruncate],
+    ARRAY(SELECT schemaname || '.' || tablename FROM pg_publication_tables t WHERE t.pubname = p.pubname)
+FROM pg_publication p
+"""
 _SLOTS = """
 SELECT slot_name, active, wal_status, confirmed_flush_lsn - '0/0'::pg_lsn, safe_wal_size
 FROM pg_replication_slots WHERE slot_type = 'logical' AND database = current_database()
@@ -80,7 +84,7 @@ def examine_database(
         CdcLakeError: see `open_snapshot`.
     """
     with open_snapshot(url, f"databases.{prefix}") as source:
-        yield ok("database", f"it responds, and has {len(tables)} of the topics", prefix)
+        yield ok("database", f"it responds, and has the tables of {len(tables)} topics", prefix)
         ((seconds,),) = source.execute("SELECT extract(epoch FROM clock_timestamp())::float").fetchall()
         yield from clock("the database", seconds)
         identities = [_identity(*row) for row in source.execute(_IDENTITIES)]
@@ -90,10 +94,17 @@ def examine_database(
                 yield from lost_columns(table, letters.get(topic, _FULL), tables[topic], topic)
         yield from replica_identities(identities, tables.keys(), prefix)
         yield from partitions(identities, tables.keys(), prefix)
-        names = {connector.config.get("publication.name", "dbz_publication") for connector in connectors}
-        for name, *sent in source.execute(_PUBLICATIONS):
-            if name in names:
-                yield from publication(name, sent)
+        names = {
+            connector.config.get("publication.name", "dbz_publication")
+            for connector in connectors
+            if connector.config.get("plugin.name") == "pgoutput"
+        }
+        used = [row for row in source.execute(_PUBLICATIONS) if row[0] in names]
+        for name, sent, _ in used:
+            yield from publication(name, sent)
+        if used:
+            published = {place for _, _, places in used for place in places}
+            yield from unpublished(identities, published, tables.keys(), prefix)
         yield from slots(_slots(source), [connector for connector in connectors if connector.kind == "postgresql"])
 
 
@@ -184,6 +195,23 @@ def publication(name: str, sent: Sequence[bool]) -> Iterator[Finding]:
         cure = f"ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate')"
         what = f"{name} does not include {' and '.join(missing)}, so silver differs from the source"
         yield (warn if missing == ["TRUNCATE"] else fail)("publication", what, cure, name)
+
+
+def unpublished(
+    identities: Sequence[TableIdentity], published: Set[str], topics: Set[str], prefix: str
+) -> Iterator[Finding]:
+    """Which tables with a topic are in none of the connectors' publications.
+
+    Args:
+        published: `<schema>.<table>`; of a partitioned table, it or its partitions.
+    """
+    roots = {one.root.place for one in identities if one.root and one.table.place in published}
+    for one in identities:
+        is_published = not {one.table.place, one.root.place if one.root else ""}.isdisjoint(published | roots)
+        if not is_published and (topic := one.table.topic(prefix)) in topics:
+            what = "the table is not in the connector's publication, so its changes do not arrive"
+            cure = f"ALTER PUBLICATION <name> ADD TABLE {one.table.place}, and take an incremental snapshot of it"
+            yield fail("publication", what, cure, topic)
 
 
 def slots(found: Sequence[SlotState], connectors: Sequence[Connector]) -> Iterator[Finding]:

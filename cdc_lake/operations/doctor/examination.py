@@ -161,27 +161,35 @@ class _Examination:
             yield warn("clock", what, "synchronize the clocks of this machine and of the producer with NTP")
 
     def _check_retention(self) -> Iterator[Finding]:
-        lake, files = lake_of(self._config), LocalFiles.of(self._config.lake.root)
-        if self._broker is None or files is None:
+        files, broker = LocalFiles.of(self._config.lake.root), self._broker
+        if broker is None or files is None:
             why = "Kafka is not available" if files else "the lake is not in a local folder"
             yield skipped("retention", why, "`cdc-lake status` shows how far bronze is behind")
             return
-        settings, found = self._broker.topic_settings(list(self._logs)), list[Finding]()
-        for topic, log in self._logs.items():
-            newest, start = lake.newest_bronze(files, topic), self._config.table(topic).read.start
-            if newest is None and (start != "earliest" or lake.holds(files, "bronze", topic)):
-                continue  # a new table that does not need the first records, or one that only Spark can read
-            progress = newest.progress if newest else None
-            behind = self._behind_seconds(log, progress.offsets.get(log.id, {}) if progress else {})
-            found += retention(log, progress, settings[topic], behind)
+        settings = broker.topic_settings(list(self._logs))
+        check = partial(self._retention, broker, files)
+        with ThreadPoolExecutor(PARALLEL_READS) as pool:
+            found = [one for some in pool.map(check, self._logs.values(), settings.values()) for one in some]
         yield from found or [ok("retention", "Kafka keeps what bronze has not read")]
 
-    def _behind_seconds(self, log: TopicLog, position: Mapping[int, int]) -> float:
-        """The age of the oldest record after a position; 0 if there is none."""
-        firsts = {partition: span.start for partition, span in unread(log, position).items()}
-        assert self._broker is not None
-        times = self._broker.timestamps_ms(log.name, firsts).values() if firsts else ()
-        return max(time.time() - min(times, default=time.time() * 1000) / 1000, 0.0)
+    def _retention(
+        self, broker: Broker, files: LocalFiles, log: TopicLog, settings: Mapping[str, str]
+    ) -> list[Finding]:
+        """The findings of one topic.
+
+        Args:
+            settings: the topic's in Kafka.
+        """
+        lake = lake_of(self._config)
+        newest, start = lake.newest_bronze(files, log.name), self._config.table(log.name).read.start
+        if newest is None and (start != "earliest" or lake.holds(files, "bronze", log.name)):
+            return []  # a new table that does not need the first records, or one that only Spark can read
+        progress = newest.progress if newest else None
+        left = unread(log, progress.offsets.get(log.id, {}) if progress else {})
+        firsts = {partition: span.start for partition, span in left.items()}
+        times = broker.timestamps_ms(log.name, firsts).values() if firsts else ()
+        behind_seconds = time.time() - min(times) / 1000 if times else 0.0
+        return list(retention(log, progress, settings, behind_seconds))
 
     def _check_databases(self) -> Iterator[Finding]:
         prefixes, topics = list(self._config.databases), list(self._logs)

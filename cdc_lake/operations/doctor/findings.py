@@ -33,7 +33,7 @@ CHECKS: Mapping[str, str] = {
     "replica-identity": "Postgres sends the keys of updates and deletes, and unchanged large arrays.",
     "tables": "Debezium can capture each table, and sends the types of all its columns.",
     "partitions": "A partitioned table arrives once: under its own name or under those of its partitions.",
-    "publication": "The publication includes inserts, updates, deletes and TRUNCATE.",
+    "publication": "The publication includes every table, and its inserts, updates, deletes and TRUNCATE.",
     "slot": "The replication slot exists, is in use, and keeps what the connector has not read.",
     "clock": "This machine, the database and Kafka have the same time.",
 }
