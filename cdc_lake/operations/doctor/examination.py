@@ -107,7 +107,7 @@ class _Examination:
 
     def _check_topics(self) -> Iterator[Finding]:
         if self._broker is None:
-            yield skipped("topics", "Kafka is not available")
+            yield skipped("topics", "there is no broker to ask")
             return
         topics = select(self._tables, self._broker.topics(), "topic", "name a topic of Kafka")
         self._logs = self._broker.logs(topics)
@@ -135,8 +135,8 @@ class _Examination:
             yield from findings or [ok("tasks", "it runs, and its configuration loses nothing", connector.name)]
 
     def _check_records(self) -> Iterator[Finding]:
-        if self._broker is None or self._registry is None:
-            yield skipped("schema-ids", "Kafka or the registry is not available")
+        if self._broker is None or self._registry is None or not self._logs:
+            yield skipped("schema-ids", "no topic can be read, or the registry is not available")
             return
         registry, newest = self._registry, self._broker.newest_records(list(self._logs.values()), _NEWEST)
         samples = [
@@ -162,9 +162,12 @@ class _Examination:
 
     def _check_retention(self) -> Iterator[Finding]:
         files, broker = LocalFiles.of(self._config.lake.root), self._broker
-        if broker is None or files is None:
-            why = "Kafka is not available" if files else "the lake is not in a local folder"
-            yield skipped("retention", why, "`cdc-lake status` shows how far bronze is behind")
+        if broker is None or not self._logs:
+            yield skipped("retention", "no topic can be read")
+            return
+        if files is None:
+            cure = "`cdc-lake status` shows how far bronze is behind"
+            yield skipped("retention", "the lake is not in a local folder", cure)
             return
         settings = broker.topic_settings(list(self._logs))
         check = partial(self._retention, broker, files)
