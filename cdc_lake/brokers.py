@@ -130,7 +130,7 @@ def permanent_error(where: str, message: str) -> ConfigError | None:
     """
     for java, client, what, cure in _REJECTIONS:
         if f"errors.{java}Exception" in message or f"code={client}," in message:
-            return ConfigError(where, what, f"{cure}; this batch was not committed")
+            return ConfigError(where, what, cure)
     return None
 
 

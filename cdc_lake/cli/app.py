@@ -22,7 +22,7 @@ EXTRAS = {
 """Module of a package that may be missing -> the extra that installs it."""
 
 _ORDER = (
-    *("init", "config", "plan", "run", "status", "story", "quarantine", "reconcile", "rebuild", "seek"),
+    *("init", "doctor", "config", "plan", "run", "status", "story", "quarantine", "reconcile", "rebuild", "seek"),
     *("catalog", "schemas", "demo", "stack", "jars", "jobs", "package", "emr"),
 )
 """The commands in the help: first what a project needs every day."""
@@ -55,6 +55,7 @@ app.command()(demo.demo)
 app.command()(clusters.package)
 app.command()(recover.rebuild)
 app.command()(recover.seek)
+app.command()(look.doctor)
 app.command()(look.status)
 app.command()(look.plan)
 app.command()(look.story)

@@ -1,4 +1,4 @@
-"""Commands that change no table: `cdc-lake status`, `cdc-lake plan`, `cdc-lake story` and `cdc-lake reconcile`."""
+"""Commands that change no table: `cdc-lake doctor`, `status`, `plan`, `story` and `reconcile`."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -11,11 +11,12 @@ from rich.text import Text
 from cdc_lake.cli.flags import ConfigFile, Json, JsonFile, OptionalTables, Parallel, RunOptions, Tables
 from cdc_lake.cli.output import Display, Output, print_rows, show_result
 from cdc_lake.cli.run import configure_logging, show_report
-from cdc_lake.config import load_config
+from cdc_lake.config import EMBEDDED, http_url, load_config
 from cdc_lake.errors import ConfigError
 from cdc_lake.runs.report import Report, TableReport
 
 if TYPE_CHECKING:
+    from cdc_lake.operations.doctor.findings import Finding
     from cdc_lake.operations.plan import Plan, PlannedStep
     from cdc_lake.operations.status import LastRun, Status
     from cdc_lake.operations.story import Story, StoryEvent
@@ -31,6 +32,35 @@ _STYLES = {
     "dropped": "dim",
     "not folded yet": "yellow",
 }
+_STATUS_STYLES = {"ok": "green", "skipped": "dim", "warn": "yellow", "fail": "bold red"}
+_MAX_NAMED = 3
+
+
+def _connect_url(text: object) -> str:
+    try:
+        return str(text) if text == EMBEDDED else http_url(str(text))
+    except ValueError as exc:
+        raise typer.BadParameter(str(exc)) from exc
+
+
+def doctor(
+    table: OptionalTables = None,
+    config: ConfigFile = None,
+    connect: Annotated[
+        str | None,
+        typer.Option(
+            "--connect", parser=_connect_url, metavar="URL", help="Check the connectors in this Kafka Connect, too."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check the set-up and what the source loses. Exits with 2 on a fail."""
+    settings = load_config(config)
+    from cdc_lake.operations.doctor.examination import diagnose
+
+    diagnosis = diagnose(settings, table or ["*"], connect)
+    show_result(diagnosis, lambda: _print_findings(diagnosis.findings, Output()), as_json=as_json)
+    raise typer.Exit(ConfigError.exit_code if diagnosis.is_failed else 0)
 
 
 def status(table: OptionalTables = None, config: ConfigFile = None, as_json: Json = False) -> None:
@@ -89,6 +119,17 @@ def reconcile(
         report = run_reconcile(settings, table, wait_seconds=wait, keys=keys, scheduler=scheduler)
     show_report(report, options, _print_reconciled)
     raise typer.Exit(report.exit_code)
+
+
+def _print_findings(findings: "Sequence[Finding]", console: Console) -> None:
+    width = max((len(finding.check) for finding in findings), default=0)
+    for finding in findings:
+        more = f" and {len(finding.where) - _MAX_NAMED} more" if len(finding.where) > _MAX_NAMED else ""
+        where = f"{', '.join(finding.where[:_MAX_NAMED])}{more}: " if finding.where else ""
+        line = Text(f"{finding.status:7} ", style=_STATUS_STYLES[finding.status])
+        line.append(f"{finding.check:{width}}  {where}{finding.what}", style="default")
+        line.append(f"; {finding.cure}" if finding.cure else "", style="default")
+        console.print(line, soft_wrap=True)
 
 
 def _print_status(lake_status: "Status", console: Console) -> None:

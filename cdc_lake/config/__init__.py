@@ -5,7 +5,16 @@ from cdc_lake.config.emr import EmrConfig
 from cdc_lake.config.kafka import ALLOWED_CLIENT_SETTINGS, JAVA_PRODUCER_SETTINGS, KafkaAuth, KafkaConfig, KafkaTls
 from cdc_lake.config.load import PACKAGE, config_path, load_config, nearest_config, settings_in_effect
 from cdc_lake.config.registry import RegistryAuth, RegistryConfig
-from cdc_lake.config.servers import BearerAuth, StackConfig, TlsConfig, check_privacy, endpoints_file, is_loopback
+from cdc_lake.config.servers import (
+    EMBEDDED,
+    BearerAuth,
+    StackConfig,
+    TlsConfig,
+    check_privacy,
+    endpoints_file,
+    http_url,
+    is_loopback,
+)
 from cdc_lake.config.settings import (
     CatalogConfig,
     Config,
@@ -44,6 +53,7 @@ from cdc_lake.config.table import (
 
 __all__ = [
     "ALLOWED_CLIENT_SETTINGS",
+    "EMBEDDED",
     "JAVA_PRODUCER_SETTINGS",
     "PACKAGE",
     "TABLE_TYPES",
@@ -88,6 +98,7 @@ __all__ = [
     "check_privacy",
     "config_path",
     "endpoints_file",
+    "http_url",
     "in_words",
     "is_loopback",
     "is_reference",

@@ -6,9 +6,11 @@ schema, before it is looked up. Sources: Confluent's wire format and `HeaderSche
 object encoding. docs/explanation/bronze.md "Frames".
 """
 
+import uuid
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Literal
+from urllib.parse import quote
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -150,6 +152,57 @@ def body(data: Column, frame: Column, frames: Collection[str]) -> Column:
         # Without type hints: of a function that has them PySpark 4 wants to know what else they mean.
         return F.coalesce(F.udf(lambda data: _inflated(data), "binary")(packed), content)
     return content
+
+
+def reference_and_body(
+    data: bytes, headers: Sequence[tuple[str, bytes | None]], side: Side, configured: str = "auto"
+) -> tuple[str | None, bytes]:
+    """`reference` and `body` of one key or value, without Spark; no reference if a registry does not have its schema.
+
+    Args:
+        configured: the frame set for the table, or `auto`.
+    """
+    values = {name: value or b"" for name, value in reversed(headers)}
+    if (name := f"__{side}_schema_id") in values:
+        return _confluent_reference_in(values[name]), data
+    prefix = f"apicurio.{side}."
+    named = {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
+    if reference := _apicurio_reference_in(named):
+        return reference, data
+    frame = _frame_of_bytes(data) if configured == "auto" else configured
+    start = _BODY_STARTS.get(frame, 1) - 1
+    if frame not in (*COMMON, GLUE, GLUE_ZLIB) or len(data) < start:
+        return None, data
+    if frame in COMMON:
+        return f"{frame}:{data[1:start].hex().upper()}", data[start:]
+    body = data[start:] if frame == GLUE else _inflated(data[start:]) or b""
+    return f"glue:{uuid.UUID(bytes=data[2:start])}", body
+
+
+def _frame_of_bytes(data: bytes) -> str:
+    """The frame that the first bytes show; empty if it does not name a registered schema."""
+    if data.startswith(bytes(5)) and len(data) >= _BODY_STARTS[ID8] - 1:
+        return ID8
+    return next((name for name in (ID4, GLUE, GLUE_ZLIB) if data.startswith(_MAGIC[name])), "")
+
+
+def _apicurio_reference_in(headers: Mapping[str, bytes]) -> str | None:
+    """The reference in headers, whose names lack the side."""
+    for kind in _APICURIO_IDS:
+        if kind in headers:
+            return f"{kind}:{int.from_bytes(headers[kind])}"
+    if "contentHash" in headers:
+        return f"contentHash:{headers['contentHash'].decode(errors='replace')}"
+    if not {"artifactId", "version"} <= headers.keys():
+        return None
+    parts = (headers.get("groupId", b"default"), headers["artifactId"], headers["version"])
+    return "artifact:" + "/".join(quote(part, safe="") for part in parts)
+
+
+def _confluent_reference_in(value: bytes) -> str | None:
+    if value[:1] == b"\1" and len(value) == 17:
+        return f"guid:{uuid.UUID(bytes=value[1:])}"
+    return f"{ID4}:{value[1:].hex().upper()}" if value[:1] == b"\0" and len(value) == 5 else None
 
 
 def unpacked_bytes(data: Column, frame: Column, most: int) -> Column:

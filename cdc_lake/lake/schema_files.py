@@ -160,11 +160,11 @@ class SchemaFiles:
     def _ask(self, kind: str, schema_id: str) -> WriterSchema | None:
         if (kind, schema_id) not in self._asked:
             answer = self._named.schema(kind, schema_id)
-            self._asked[kind, schema_id] = None if answer is None else _writer(answer)
+            self._asked[kind, schema_id] = None if answer is None else writer_schema(answer)
         return self._asked[kind, schema_id]
 
 
-def _writer(answer: RegisteredSchema) -> WriterSchema:
+def writer_schema(answer: RegisteredSchema) -> WriterSchema:
     # JSON escapes can encode unpaired surrogates, which UTF-8 cannot.
     text = answer.text.encode(errors="replace").decode()
     if json_format.is_connect_schema(answer.text):

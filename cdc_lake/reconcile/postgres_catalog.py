@@ -123,6 +123,11 @@ class SourceColumn:
         return self.typtype == "e" or self.type in (_SENT_ARRAYS if self.is_array else _SENT)
 
     @property
+    def loses_unchanged(self) -> bool:
+        """Whether large values that an update does not change arrive as null, without a placeholder."""
+        return self.is_sent and self.is_array and self.type not in _ARRAY_PLACEHOLDERS
+
+    @property
     def lake_name(self) -> str:
         """Its name in records and in the lake."""
         return in_the_lake(self.name)
@@ -195,7 +200,7 @@ def _cell_loss(column: SourceColumn, source: object, lake: object) -> str | None
         return ZONE_WITH_SECONDS
     if column.is_array and None in parts and (column.typtype == "e" or column.type == "tsvector"):
         return NULL_IN_ARRAY
-    return LARGE_ARRAY if column.is_array and source != () and column.type not in _ARRAY_PLACEHOLDERS else None
+    return LARGE_ARRAY if column.loses_unchanged and source != () else None
 
 
 def _changed_value_loss(column: SourceColumn, source: Any, lake: Any) -> str | None:

@@ -41,6 +41,7 @@ class Endpoint:
         headers: additional headers, without credentials.
         proxy: its URL, which may contain a password.
         name: the server's name in messages.
+        login_cure: what to do if the server rejects the credentials.
     """
 
     url: str
@@ -50,6 +51,7 @@ class Endpoint:
     tls: TlsConfig = field(default_factory=TlsConfig)
     proxy: SecretStr | None = None
     name: str = "schema registry"
+    login_cure: str = "check registry.auth, and its read and write permissions there"
 
     def unavailable_error(self, what: str) -> InfrastructureError:
         """The error of a server that does not respond, or not as a registry."""
@@ -72,7 +74,7 @@ class Endpoint:
         return ConfigError(
             f"{self.name} at {self.url}",
             f"it rejects the credentials ({status} for {path})",
-            "check registry.auth, and its read and write permissions there",
+            self.login_cure,
         )
 
     def status_error(self, status: int, path: str) -> CdcLakeError:

@@ -13,7 +13,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_lake.brokers import Admin, BrokerLogin, permanent_error
@@ -168,6 +168,49 @@ class Broker:
         finally:
             consumer.close()
         return identities
+
+    def newest_records(self, logs: Sequence[TopicLog], most: int) -> dict[str, list[Message]]:
+        """The newest retained records of each topic, at most `most` of a partition, without those of open transactions.
+
+        Raises:
+            ConfigError: this login may not read a topic.
+            InfrastructureError: the broker does not respond.
+        """
+        ends = {(log.name, p): span for log in logs for p, span in log.partitions.items() if span.start < span.end}
+        starts = [TopicPartition(*place, max(span.start, span.end - most)) for place, span in ends.items()]
+        records: dict[str, list[Message]] = {log.name: [] for log in logs}
+        consumer = self._consumer({"queued.max.messages.kbytes": _FEW_BYTES >> 10})
+        try:
+            consumer.assign(starts)
+            while ends and (record := consumer.poll(self._timeout)) is not None:
+                error, place = record.error(), (record.topic() or "", record.partition() or 0)
+                if error and error.code() != KafkaError._PARTITION_EOF:
+                    raise permanent_error(place[0] or self.name, str(error)) or KafkaException(error)
+                if not error:
+                    records[place[0]].append(record)
+                if place in ends and (error or _offset(record) >= ends[place].end - 1):
+                    del ends[place]
+        except KafkaException as exc:
+            raise self._translated(exc) from exc
+        finally:
+            consumer.close()
+        return records
+
+    def topic_settings(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+        """The brokers' settings of each topic, such as `retention.ms`.
+
+        Raises:
+            ConfigError: this login may not describe a topic's settings.
+            InfrastructureError: the broker does not respond.
+        """
+        asked = self._admin.client.describe_configs(
+            [ConfigResource(ResourceType.TOPIC, topic) for topic in topics], request_timeout=self._timeout
+        )
+        try:
+            found = {resource.name: future.result(self._timeout) for resource, future in asked.items()}
+        except (KafkaException, TimeoutError) as exc:
+            raise self._translated(exc) from exc
+        return {topic: {name: str(entry.value) for name, entry in found[topic].items()} for topic in topics}
 
     def skipped_records(self, spans: Mapping[int, Span], records: int) -> int:
         """See `TopicSource`. Gaps in Kafka's offsets are transaction markers and compacted records."""

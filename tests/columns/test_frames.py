@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from support import wire
 from support.converters import ENVELOPE, KEY_TEXT, TABLE, TEXTS, VALUE_TEXT, AnyIdRegistry, Lake, check_life, life
 
 from cdc_lake.bronze.frames import with_frames, with_references
+from cdc_lake.decode import framing
 from cdc_lake.decode.framing import ID4, JSON
 
 NUMBERS = {"key": 40, "value": 41}
@@ -172,3 +174,28 @@ def test_key_without_columns_names_merge_keys(spark: SparkSession) -> None:
     assert unknown.startswith("key: its first byte is 0x02") and unknown.endswith(cure)
     assert json.endswith(f"set `key.wire_format: json`, or {cure}")
     assert configured == f"key: it is not a JSON object; if keys are bare values, {cure}"
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("side", ["key", "value"])
+def test_one_record_is_read_without_spark_as_by_the_columns(spark: SparkSession, side: wire.Side) -> None:
+    frames = [(frame, reference(kind, side)) for frame, kind in FRAMES if kind != "crc"]
+    sent = [wire.framed(frame, named, b"body", side) for frame, named in frames]
+    sent += [(data, []) for data in (b"", b"\0\0", b"\0\0\0\0\0\0", b"\3\0short", b'{"a": 1}', b"plain")]
+    sent += [(b"body", [(f"__{side}_schema_id", b"\0\0\0\0\7")]), (b"body", [(f"apicurio.{side}.encoding", b"BINARY")])]
+    rows = spark.createDataFrame(
+        [(data, headers) for data, headers in sent], "data binary, headers array<struct<key: string, value: binary>>"
+    )
+    names = {ID4, *(frame for frame, _ in frames)}
+    framed = rows.withColumn("frame", framing.framing(F.col("data"), F.col("headers"), side))
+    by_columns = framed.select(
+        framing.reference(F.col("data"), F.col("headers"), side, F.col("frame"), names).alias("reference"),
+        framing.body(F.col("data"), F.col("frame"), names).alias("body"),
+    ).collect()
+
+    for (data, headers), expected in zip(sent, by_columns, strict=True):
+        named, body = framing.reference_and_body(data, headers, side)
+        assert named == expected["reference"]
+        assert body == (bytes(expected["body"]) if named else data)
+    assert framing.reference_and_body(b"\0\0\0\0\0\0\0\0\1body", [], side, "id4") == ("id4:00000000", b"\0\0\0\1body")
+    assert framing.reference_and_body(b"\0\0\0\0\0\0\0\0\1body", [], side, "bare")[0] is None

@@ -20,6 +20,7 @@ from support import schema_changes, types_page  # noqa: E402
 from .api import api  # noqa: E402
 from .columns import bronze_columns, side_columns, silver_columns  # noqa: E402
 from .commands import commands  # noqa: E402
+from .doctor import doctor_checks  # noqa: E402
 from .errors import error_codes  # noqa: E402
 from .measures import metrics  # noqa: E402
 from .pictures import deletes, layers, log_order, placeholders, stale_events  # noqa: E402
@@ -40,6 +41,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "api": api,
     "bronze columns": bronze_columns,
     "commands": commands,
+    "doctor checks": doctor_checks,
     "errors": error_codes,
     "metrics": metrics,
     "report": report_fields,

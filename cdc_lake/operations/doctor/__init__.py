@@ -1,0 +1,1 @@
+"""Check the installation, the servers, and what the source silently loses."""
