@@ -39,8 +39,8 @@ from cdc_lake.runs.context import (
     write_report,
 )
 from cdc_lake.runs.errors import translate_error
-from cdc_lake.runs.metrics import check_exporters, export
-from cdc_lake.runs.report import Report, ReportedError, TableReport, seconds_before
+from cdc_lake.runs.metrics import Exporter, check_exporters
+from cdc_lake.runs.report import Report, ReportedError, RunLayer, TableReport, seconds_before
 from cdc_lake.spark.session import (
     LOCAL_DIR,
     build_session,
@@ -123,6 +123,7 @@ class TableScheduler:
         self._has_checked_access = self._is_short = self._has_run = False
         self.skipped: dict[str, dict[str, ReportedError]] = defaultdict(dict)
         self._failing: dict[str, dict[str, str]] = {}
+        self._exporter = Exporter()
         self._expires_at = 0.0
         self._heap_bytes = 0
         self._disk_paths = scratch_folders(None)
@@ -270,7 +271,7 @@ class TableScheduler:
         report.is_news = not (self.is_continuous and report.is_idle and failing == before)
         self._failing[report.layer] = failing
         report.end()
-        export(run.config.run.metrics, report)
+        self._exporter.export(run, files)
         if report.is_news:
             write_report(run, files)
         if isinstance(files, Storage) and not is_dead and time.monotonic() >= self._expires_at:
@@ -293,6 +294,28 @@ class TableScheduler:
             before_sleep=_log_retry,
             reraise=True,
         )(do)
+
+    def attempt(self, config: Config, layer: RunLayer, do: Callable[[], Sequence[Report]]) -> Sequence[Report]:
+        """Run layers, and retry while a server does not respond.
+
+        Args:
+            layer: the first one, or the command.
+
+        Returns:
+            The reports of `do`. If it fails before its tables start: a report with the error, which is also written.
+        """
+        report = Report(layer=layer)
+        try:
+            return self.with_retry(do)
+        except CdcLakeError as error:
+            logger.debug("%s", layer, exc_info=True)
+            report.error = ReportedError.of(error)
+        run = Run.begin(config, report)
+        try:
+            self.end(run, self.files(run.lake))
+        except CdcLakeError as error:  # Java does not start, which a lake on a store needs
+            logger.warning("the report of this run was not written: %s", error)
+        return [report]
 
     def _pause(self, seconds: float) -> None:
         self._stopping.wait(seconds)
@@ -378,12 +401,16 @@ class TableScheduler:
         """Process one batch; returns whether there are more. A failure is recorded in the table's report and ends its
         work.
         """
-        before, done.status = done.status, "working"
+        layer, before, done.status = tables.report.layer, done.status, "working"
         has_more = self._process_next(tables.work, spark, done, tables.leases)
         if done.status == "working":
             done.status = "unchanged" if before == "waiting" else before
-        if not has_more:
-            logger.info("%s: %s %s %s", tables.report.layer, done.table, done.status, done.rows)
+        if done.error:
+            is_known = self._failing.get(layer, {}).get(done.table) == done.error.code
+            level = logging.DEBUG if is_known else logging.ERROR
+            logger.log(level, "%s: %s failed: %s %s", layer, done.table, done.error.code, done.error.message)
+        elif not has_more:
+            logger.info("%s: %s %s %s", layer, done.table, done.status, done.rows)
         return has_more
 
     def _process_next(self, work: Work, spark: SparkSession, done: TableReport, leases: Leases | None) -> bool:
