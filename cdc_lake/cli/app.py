@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cdc_lake.cli import catalog, clusters, demo, jars, look, quarantine, recover, run, schemas
+from cdc_lake.cli import catalog, clusters, demo, jars, look, quarantine, recover, run, schemas, status
 from cdc_lake.cli.output import say
 from cdc_lake.errors import CdcLakeError
 from cdc_lake.storage.exhaustion import exhaustion_error
@@ -30,7 +30,7 @@ app.command()(demo.demo)
 app.command()(clusters.package)
 app.command()(recover.rebuild)
 app.command()(recover.seek)
-app.command()(look.status)
+app.command()(status.status)
 app.command()(look.plan)
 app.command()(look.story)
 app.command()(look.reconcile)

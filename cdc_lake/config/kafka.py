@@ -163,11 +163,6 @@ class KafkaConfig(ServerConfig):
         return given
 
     @property
-    def is_embedded(self) -> bool:
-        """Whether the broker is that of `cdc-lake stack up`."""
-        return self.bootstrap_servers == EMBEDDED
-
-    @property
     def address(self) -> str:
         """The bootstrap servers, with `embedded` resolved; see `StackConfig.address`."""
         return self._resolved(self.bootstrap_servers, "kafka")
