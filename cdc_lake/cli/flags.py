@@ -61,6 +61,10 @@ Tables = Annotated[list[str], required("--table", "Select topics by name or glob
 OptionalTables = Annotated[
     list[str] | None, typer.Option("--table", help="Select topics by name or glob; repeatable (default: all).")
 ]
+OptionalTablesOrModels = Annotated[
+    list[str] | None,
+    typer.Option("--table", help="Select topics or gold models by name or glob; repeatable (default: all)."),
+]
 A_MODEL = "'orders_*'"
 Models = Annotated[list[str], required("--model", "Select gold models by name or glob; required, repeatable.", A_MODEL)]
 ConfigFile = Annotated[

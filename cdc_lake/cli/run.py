@@ -282,7 +282,8 @@ def _pause(interval: float | None, took: float, reports: Sequence[Report]) -> fl
     """
     if interval is not None:
         return max(interval - took, 0)
-    if any(report.exit_code for report in reports):
+    failures = (error for report in reports for error in (report.error, *(done.error for done in report.tables)))
+    if any(error and error.retryable for error in failures):
         return _RETRY_SECONDS
     # The check for news takes at most a tenth of the time.
     return 0 if not all(report.is_idle for report in reports) else min(max(_POLL_SECONDS, 9 * took), _RETRY_SECONDS)

@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from cdc_lake.cli.flags import ConfigFile, Json, OptionalTables, seconds
+from cdc_lake.cli.flags import ConfigFile, Json, OptionalTablesOrModels, seconds
 from cdc_lake.cli.output import Output, rows_table, show_result
 from cdc_lake.config import load_config
 from cdc_lake.errors import ConfigError, QualityGateError
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
 _WATCH_SECONDS = 5.0
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-_HEADINGS = ("table", ">bronze\nrun", ">silver\nrun", ">records\nbehind", ">lag", ">fresh\np95", ">quar.")
+_HEADINGS = (">bronze\nrun", ">silver\nrun", ">records\nbehind", ">lag", ">fresh\np95", ">quar.")
+"""The columns after the table's name."""
 _OTHER_COLUMNS = 55
-"""Width of the columns after the name."""
+"""Their usual width."""
 
 
 def status(
-    table: OptionalTables = None,
+    table: OptionalTablesOrModels = None,
     failed: Annotated[bool, typer.Option("--failed", help="Show only tables that failed or exceed --max-lag.")] = False,
     max_lag: Annotated[
         float | None,
@@ -122,7 +123,7 @@ def _tables(
         prefix = _common_prefix(names) if max(map(len, names)) > width - _OTHER_COLUMNS else ""
         heading = f"table after\n{prefix}" if prefix else "table"
         cells = [_cells(row, prefix) for row in rows]
-        yield rows_table((heading, *_HEADINGS[1:]), cells, narrow=heading)
+        yield rows_table((heading, *_HEADINGS), cells, narrow=heading)
     if rows and models:
         yield Text()
     if models:
@@ -144,7 +145,7 @@ def _cells(row: Sequence["TableStatus"], prefix: str) -> Sequence[str | Text]:
 def _run(one: "TableStatus") -> Text:
     """When the last run was, or that it failed."""
     if one.is_failed:
-        return Text("failed" if one.last_run else "damaged", style="red")
+        return Text("unreadable" if one.error else "failed", style="red")
     return Text(_age(one.last_run) if one.last_run else "never")
 
 

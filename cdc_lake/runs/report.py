@@ -325,8 +325,8 @@ class Report(Timed, BaseModel):
         seconds (all; seconds): The duration of the run, by phase. Writing the report is not included.
         utilization: The share of the threads' time (`run.parallel`) that the layer's tables took, 0 to 1. The layers of
             one process add up. If the sum is near 1, tables wait for each other. Null if no table was processed.
-        tables: A report for each table; none if the run has an `error`. Continuous runs omit tables that failed before
-            with an error that cannot be retried.
+        tables: A report for each table; none if the run has an `error`. In continuous runs, a table that failed with an
+            error that cannot be retried stays `failed`, and is not processed again.
         error: The error that ended the run before its tables started; null if they did.
         is_news: Whether it is written and printed; false if a continuous run has nothing new to report.
         unwritten: Why its file could not be written.

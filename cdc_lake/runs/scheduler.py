@@ -258,7 +258,7 @@ class TableScheduler:
             self._has_checked_access = True
 
     def end(self, run: Run, files: Files) -> None:
-        """End a run: export its metrics, write its report, and remove expired ones.
+        """End a run: add the tables that it skipped, export its metrics, write its report, and remove expired ones.
 
         A continuous run writes a report only if it committed something, or if the set of failed tables changed.
         """
@@ -266,8 +266,11 @@ class TableScheduler:
         is_dead = self.session is not None and not is_alive(self.session)
         if is_dead:
             files = LocalFiles.of(run.lake.root) or files
-        skipped = {table: failure.code for table, failure in self.skipped[report.layer].items()}
-        failing, before = skipped | report.failing, self._failing.get(report.layer, {})
+        if not report.error:
+            named = {done.table for done in report.tables}
+            skipped = ((table, error) for table, error in self.skipped[report.layer].items() if table not in named)
+            report.tables += [TableReport(table=table, status="failed", error=error) for table, error in skipped]
+        failing, before = report.failing, self._failing.get(report.layer, {})
         report.is_news = not (self.is_continuous and report.is_idle and failing == before)
         self._failing[report.layer] = failing
         report.end()

@@ -9,11 +9,12 @@ from typer.testing import CliRunner
 
 from cdc_lake.cli.app import app
 from cdc_lake.cli.flags import RunOptions
-from cdc_lake.cli.run import _run_continuously
+from cdc_lake.cli.run import _pause, _run_continuously
 from cdc_lake.config import Config, LakeConfig, MetricsConfig, RunConfig
-from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, UnknownTableError
+from cdc_lake.errors import CdcLakeError, ConfigError, DataLossError, InfrastructureError, UnknownTableError
 from cdc_lake.operations import status as status_module
 from cdc_lake.operations.status import status
+from cdc_lake.runs.context import Run
 from cdc_lake.runs.report import Report, ReportedError, RunLayer, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.storage.files import LocalFiles
@@ -196,3 +197,26 @@ def test_status_shows_a_table_that_failed_before_it_existed(config: Config) -> N
 
     assert (found.layer, found.table, found.commit, found.is_failed) == ("bronze", "shop.orders", None, True)
     assert found.last_run and found.last_run.code == "CDC-200"
+
+
+def test_skipped_table_stays_failed_in_later_reports(config: Config) -> None:
+    scheduler = TableScheduler(is_continuous=True)
+    broken = ReportedError.of(DataLossError("shop.items", "records are gone", "load it again"))
+    scheduler.skipped["bronze"]["shop.items"] = broken
+    reports = [Report(layer="bronze", tables=[TableReport(table="shop.orders")]) for _ in range(2)]
+
+    for report in reports:
+        scheduler.end(Run.begin(config, report), LocalFiles())
+
+    assert [{done.table: done.status for done in report.tables} for report in reports] == [
+        {"shop.orders": "unchanged", "shop.items": "failed"}
+    ] * 2
+    assert [(report.is_news, report.exit_code) for report in reports] == [(True, 20), (False, 20)]
+
+
+@pytest.mark.parametrize(("error", "seconds"), [(DOWN, 10), (DataLossError("t", "records are gone", "load it"), 0)])
+def test_only_failures_that_may_pass_delay_the_next_round(error: CdcLakeError, seconds: float) -> None:
+    report = landed(1)
+    report.tables[1].fail(error)
+
+    assert _pause(None, 0.1, [report]) == seconds

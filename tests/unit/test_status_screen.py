@@ -112,7 +112,7 @@ def test_further_silver_table_of_a_topic_has_its_own_line() -> None:
 
     rows = [line.split() for line in lines if line.startswith(("t ", "t@", "u "))]
     assert rows == [
-        ["t@hudi_mor", "damaged", "-", "-", "-", "0"],
+        ["t@hudi_mor", "unreadable", "-", "-", "-", "0"],
         ["t", "never", "never", "-", "-", "-", "2"],
         ["u", "never", "-", "-", "-", "0"],
     ]
