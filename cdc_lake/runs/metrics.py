@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from cdc_lake.config import MetricsConfig
@@ -108,7 +109,7 @@ def _state(run: Run, reader: FilesReader, files: Files, name: str) -> TableState
                 return gold_state(run.lake, reader, files, model_header(run.config.gold.models, name))
             case _:
                 return TableState()
-    except CdcLakeError as error:
+    except (CdcLakeError, Py4JError) as error:  # a run does not fail because of its metrics
         raise NeedsSparkError from error
 
 
