@@ -103,6 +103,8 @@ SIDE = {
 """
 KEY_ENTRY, IMAGE_ENTRY, TABLE_ENTRY, REJECTED_ENTRY = SIDE_KINDS = ("key", "image", "table", "rejected")
 START_ID, SNAPSHOT_ID = "start", "snapshot"
+REJECTED_STAGE = "expectation"
+"""The stage, in a record's `error`, of events that silver rejected."""
 
 _NOT_IN_NAMES = re.compile("[ ,;{}()=\\x00-\\x1f\\x7f\\ud800-\\udfff]")
 """Characters that Delta does not allow in names, control characters, and unpaired surrogates."""

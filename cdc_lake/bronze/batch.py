@@ -10,7 +10,7 @@ from functools import partial
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from cdc_lake.bronze.dead_letters import send_due, sent_after
@@ -171,6 +171,8 @@ def _land_batch(topic: TopicRun, spans: Mapping[int, Span], before: BronzeProgre
     if number := topic.source.skipped_records(batch.spans, summary.total):
         report.count(in_no_file=number)
         report.warn(_TOMBSTONES_WARNING)
+    if counts["quarantined"]:
+        _log_quarantined(topic, batch.number, counts["quarantined"])
     if counts.get("dropped"):
         _log_dropped(topic, batch.number, counts["dropped"])
     report.read_bytes += summary.bytes
@@ -383,16 +385,30 @@ def _stop_on_error(topic: TopicRun, rows: DataFrame, quarantined: int) -> None:
     )
 
 
+def _log_quarantined(topic: TopicRun, batch: int, number: int) -> None:
+    """Log how many records of a batch were quarantined, and the reason of the first one."""
+    (first,) = _first_errors(topic, batch, "quarantined", 1)
+    logger.warning(
+        "%s: %d records of batch %d were quarantined, first [%d]@%d: %s; run `cdc-lake quarantine list --table %s`",
+        *(topic.log.name, number, batch, first["partition"], first["offset"], first["message"], topic.log.name),
+    )
+
+
 def _log_dropped(topic: TopicRun, batch: int, number: int) -> None:
     """Log the first records of a batch that were dropped, and warn about them."""
-    rows = topic.table.read().where((F.col("batch") == batch) & (F.col("status") == "dropped"))
-    first = rows.select("partition", "offset", "error.message").orderBy("partition", "offset").limit(_LOGGED_ROWS)
-    for row in first.collect():
+    for row in _first_errors(topic, batch, "dropped", _LOGGED_ROWS):
         logger.warning("%s[%d]@%d: %s", topic.log.name, row["partition"], row["offset"], row["message"])
     topic.report.warn(
         f"{number} records of batch {batch} were dropped (`quality.on_error: log`); list them with "
         f"`cdc-lake quarantine list --dropped --each`, and land them with `replay --dropped`"
     )
+
+
+def _first_errors(topic: TopicRun, batch: int, status: str, limit: int) -> list[Row]:
+    """The first records of a batch with a status: their partition, offset and message."""
+    rows = topic.table.read().where((F.col("batch") == batch) & (F.col("status") == status))
+    first = rows.select("partition", "offset", "error.message").orderBy("partition", "offset")
+    return first.limit(limit).collect()
 
 
 def _check_quarantine_limit(report: TableReport, settings: TableConfig) -> None:

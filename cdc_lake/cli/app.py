@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cdc_lake.cli import catalog, clusters, demo, jars, look, project, quarantine, recover, run, schemas
+from cdc_lake.cli import catalog, clusters, demo, jars, look, project, quarantine, recover, run, schemas, status
 from cdc_lake.cli.output import say
 from cdc_lake.errors import CdcLakeError, InstallationError
 from cdc_lake.storage.exhaustion import exhaustion_error
@@ -56,7 +56,7 @@ app.command()(clusters.package)
 app.command()(recover.rebuild)
 app.command()(recover.seek)
 app.command()(look.doctor)
-app.command()(look.status)
+app.command()(status.status)
 app.command()(look.plan)
 app.command()(look.story)
 app.command()(look.reconcile)

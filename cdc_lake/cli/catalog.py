@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cdc_lake.cli.flags import ConfigFile, Json, LayerName
+from cdc_lake.cli.flags import ConfigFile, Json, LayerName, OptionalTablesOrModels
 from cdc_lake.cli.output import Output, print_rows, say, show_result
 from cdc_lake.config import load_config
 from cdc_lake.errors import CatalogDriftError, worst_exit_code
@@ -17,10 +17,6 @@ app = typer.Typer(
 )
 
 
-Tables = Annotated[
-    list[str] | None,
-    typer.Option("--table", help="Select topics or gold models by name or glob; repeatable (default: all)."),
-]
 Layers = Annotated[
     list[LayerName] | None,
     typer.Option("--layer", help="Select the tables of this layer; repeatable (default: catalog.layers)."),
@@ -28,7 +24,9 @@ Layers = Annotated[
 
 
 @app.command()
-def sync(table: Tables = None, layer: Layers = None, config: ConfigFile = None, as_json: Json = False) -> None:
+def sync(
+    table: OptionalTablesOrModels = None, layer: Layers = None, config: ConfigFile = None, as_json: Json = False
+) -> None:
     """Update the catalog to match the tables."""
     settings = load_config(config)
     from cdc_lake.runs.catalog_sync import sync_catalog
@@ -39,7 +37,9 @@ def sync(table: Tables = None, layer: Layers = None, config: ConfigFile = None, 
 
 
 @app.command()
-def check(table: Tables = None, layer: Layers = None, config: ConfigFile = None, as_json: Json = False) -> None:
+def check(
+    table: OptionalTablesOrModels = None, layer: Layers = None, config: ConfigFile = None, as_json: Json = False
+) -> None:
     """Compare the catalog with the tables; exit with 30 if they differ."""
     settings = load_config(config)
     from cdc_lake.runs.catalog_sync import check_catalog

@@ -22,7 +22,8 @@ class LayerName(StrEnum):
     gold = "gold"
 
 
-def _seconds(text: object) -> float:
+def seconds(text: object) -> float:
+    """The parser of a flag with a time, such as `10s`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", str(text))
     if not match:
         raise typer.BadParameter("give a number and ms, s, m or h, for example 10s")
@@ -60,6 +61,10 @@ Tables = Annotated[list[str], required("--table", "Select topics by name or glob
 OptionalTables = Annotated[
     list[str] | None, typer.Option("--table", help="Select topics by name or glob; repeatable (default: all).")
 ]
+OptionalTablesOrModels = Annotated[
+    list[str] | None,
+    typer.Option("--table", help="Select topics or gold models by name or glob; repeatable (default: all)."),
+]
 A_MODEL = "'orders_*'"
 Models = Annotated[list[str], required("--model", "Select gold models by name or glob; required, repeatable.", A_MODEL)]
 ConfigFile = Annotated[
@@ -74,7 +79,7 @@ Continuous = Annotated[
 ]
 Interval = Annotated[
     float | None,
-    typer.Option("--interval", parser=_seconds, metavar="TIME", help="Start rounds this far apart, for example 1m."),
+    typer.Option("--interval", parser=seconds, metavar="TIME", help="Start rounds this far apart, for example 1m."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation prompt.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]

@@ -1,5 +1,6 @@
-"""Commands that change no table: `cdc-lake doctor`, `status`, `plan`, `story` and `reconcile`."""
+"""Commands that change no table: `cdc-lake doctor`, `plan`, `story` and `reconcile`."""
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +19,6 @@ from cdc_lake.runs.report import Report, TableReport
 if TYPE_CHECKING:
     from cdc_lake.operations.doctor.findings import Finding
     from cdc_lake.operations.plan import Plan, PlannedStep
-    from cdc_lake.operations.status import LastRun, Status
     from cdc_lake.operations.story import Story, StoryEvent
 
 _MAX_CHARACTERS = 60
@@ -61,15 +61,6 @@ def doctor(
     diagnosis = diagnose(settings, table or ["*"], connect)
     show_result(diagnosis, lambda: _print_findings(diagnosis.findings, Output()), as_json=as_json)
     raise typer.Exit(ConfigError.exit_code if diagnosis.is_failed else 0)
-
-
-def status(table: OptionalTables = None, config: ConfigFile = None, as_json: Json = False) -> None:
-    """Show each table's position, lag, quarantine and last runs."""
-    settings = load_config(config)
-    from cdc_lake.operations.status import status as read_status
-
-    lake_status = read_status(settings, table or ["*"])
-    show_result(lake_status, lambda: _print_status(lake_status, Output()), as_json=as_json)
 
 
 def plan(table: OptionalTables = None, config: ConfigFile = None, as_json: Json = False) -> None:
@@ -116,7 +107,11 @@ def reconcile(
     display = Display()
     scheduler = TableScheduler(parallel or settings.parallel, watch=display.watch)
     with display.shown():
-        report = run_reconcile(settings, table, wait_seconds=wait, keys=keys, scheduler=scheduler)
+        (report,) = scheduler.attempt(
+            settings,
+            "reconcile",
+            lambda: [run_reconcile(settings, table, wait_seconds=wait, keys=keys, scheduler=scheduler)],
+        )
     show_report(report, options, _print_reconciled)
     raise typer.Exit(report.exit_code)
 
@@ -130,27 +125,6 @@ def _print_findings(findings: "Sequence[Finding]", console: Console) -> None:
         line.append(f"{finding.check:{width}}  {where}{finding.what}", style="default")
         line.append(f"; {finding.cure}" if finding.cure else "", style="default")
         console.print(line, soft_wrap=True)
-
-
-def _print_status(lake_status: "Status", console: Console) -> None:
-    headings = (">com-\nmit", ">records\nbehind", ">seconds\nbehind", ">fresh\np95 s", ">quaran-\ntined")
-    rows = []
-    for table in lake_status.tables:
-        fresh = table.freshness.p95 if table.freshness else None
-        numbers = (table.commit, table.behind_records, table.behind_seconds, fresh, table.quarantined)
-        shown = ["-" if number is None else f"{number:,.0f}" for number in numbers]
-        rows.append((table.table if table.layer == "bronze" else "", table.layer, *shown, _last_run(table.last_run)))
-    print_rows(console, ("table", "layer", *headings, "last run (UTC)"), rows)
-    for table in lake_status.tables:
-        if table.error:
-            console.print(f"{table.layer} {table.error}", style="red")
-        if table.last_run and table.last_run.error:
-            console.print(f"{table.layer} {table.last_run.error}", style="red")
-        if table.last_reconcile:
-            line = Text(f"{table.table} reconciled ").append(_last_run(table.last_reconcile))
-            console.print(line.append(f" {table.last_reconcile.error or ''}"))
-    if lake_status.broker_error:
-        console.print(f"Bronze lag is unknown: {lake_status.broker_error}", style="yellow")
 
 
 def _print_plan(run_plan: "Plan", console: Console) -> None:
@@ -181,6 +155,10 @@ def _print_plan(run_plan: "Plan", console: Console) -> None:
             console.print(Text(f"{name}: unknown: {error}", style="yellow"))
     for warning in run_plan.warnings:
         console.print(Text(warning, style="yellow"))
+    actions = Counter(job.what.partition(":")[0] for job in run_plan.tables)
+    total = ", ".join(f"{count} {action}" for action, count in actions.most_common())
+    read, refused = sum(job.records for job in run_plan.tables), sum(bool(job.refused) for job in run_plan.tables)
+    console.print(f"{len(run_plan.tables)} tables: {total}; {read:,} records; {refused} refused")
 
 
 def _print_step(step: "PlannedStep", console: Console) -> None:
@@ -189,12 +167,6 @@ def _print_step(step: "PlannedStep", console: Console) -> None:
         console.print(f"      {step.ddl}")
     if step.rewritten_bytes:
         console.print(f"      rewrites the table: {step.rewritten_bytes:,} bytes")
-
-
-def _last_run(last: "LastRun | None") -> Text:
-    if last is None:
-        return Text("none")
-    return Text(f"{last.started_at:%m-%d %H:%M} {last.status}", style="red" if last.status == "failed" else "")
 
 
 def _print_story(key_story: "Story", console: Console) -> None:
@@ -221,6 +193,8 @@ def _headline(event: "StoryEvent") -> Text:
 
 
 def _print_reconciled(report: Report, console: Console) -> None:
+    if report.error:
+        return
     rows = list[Sequence[str]]()
     for table_report in report.tables:
         counted, seconds = table_report.rows, f"{sum(table_report.seconds.values()):.1f}"

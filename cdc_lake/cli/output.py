@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202
 """Control characters except tab and newline, bidirectional marks, Unicode line separators, and lone surrogates."""
 _INDENT = "    "
 _MAX_NAMED = 3
+_STATES, _NAMED_STATES = ("failed", "ok", "waiting", "unchanged"), ("failed", "ok")
+"""The status of tables in the line of a round, in this order, and those whose tables are named."""
 
 
 def printable(text: str) -> str:
@@ -68,7 +71,14 @@ def print_rows(
     title: str | None = None,
     narrow: str | None = None,
 ) -> None:
-    """Print rows under headings. What is too wide for the console continues on the next line.
+    """Print rows under headings; see `rows_table`."""
+    console.print(rows_table(headings, rows, title=title, narrow=narrow))
+
+
+def rows_table(
+    headings: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None, narrow: str | None = None
+) -> Table:
+    """A table. What is too wide for the console continues on the next line.
 
     Args:
         headings: a heading starts with `>` if its column is aligned to the right.
@@ -83,7 +93,7 @@ def print_rows(
         table.add_column(name, justify="left" if name == heading else "right", overflow="fold", no_wrap=fixed)
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else str(cell) for cell in row))
-    console.print(table)
+    return table
 
 
 class LogFormatter(logging.Formatter):
@@ -123,6 +133,7 @@ class Display:
 
     def __init__(self) -> None:
         self._reports: Sequence[Report] = ()
+        self._started = time.monotonic()
 
     def watch(self, *reports: Report) -> None:
         """Show the layers that run now."""
@@ -131,7 +142,7 @@ class Display:
     @contextmanager
     def shown(self) -> Iterator[None]:
         """Show the run inside the block, if stderr is a terminal."""
-        console = Output(stderr=True)
+        self._started, console = time.monotonic(), Output(stderr=True)
         if not console.is_terminal:
             yield
             return
@@ -139,18 +150,46 @@ class Display:
             yield
 
     def _line(self) -> Text:
-        if not self._reports:
-            return Text("starting Spark")
-        return Text("\n".join(map(_progress, self._reports)), overflow="ellipsis", no_wrap=True)
+        minutes, seconds = divmod(int(time.monotonic() - self._started), 60)
+        lines = [progress_line(report) for report in self._reports] or ["starting Spark"]
+        return Text("\n".join(f"{minutes}:{seconds:02} {line}" for line in lines), overflow="ellipsis", no_wrap=True)
 
 
-def _progress(report: Report) -> str:
-    """One line: the number of tables in each state, and the tables in progress."""
+def progress_line(report: Report) -> str:
+    """A run that is active: how many of its tables are table_report, the rows so far, and the tables in progress."""
     number = Counter(table_report.status for table_report in report.tables)
-    states = ", ".join(
-        f"{number[state]} {state}" for state in ("ok", "unchanged", "failed", "waiting") if number[state]
-    )
-    working = [table_report.table for table_report in report.tables if table_report.status == "working"]
-    more = f" and {len(working) - _MAX_NAMED} more" if len(working) > _MAX_NAMED else ""
-    now = f"; working on {', '.join(working[:_MAX_NAMED])}{more}" if working else ""
-    return f"{report.layer}: {states or 'no table is done yet'}{now}"
+    ended = len(report.tables) - number["working"] - number["waiting"]
+    parts = [f"{report.layer}: {ended} of {len(report.tables)} tables, {report.rows_read:,} rows"]
+    if number["failed"]:
+        parts.append(f"{number['failed']} failed")
+    if working := [table_report.table for table_report in report.tables if table_report.status == "working"]:
+        parts.append(f"working on {_named(working)}")
+    return "; ".join(parts)
+
+
+def print_round(report: Report, console: Console) -> None:
+    """Print a round of a continuous run on one line: when it ended, its tables by status, its rows, and its time."""
+    tables = {
+        state: [table_report.table for table_report in report.tables if table_report.status == state]
+        for state in _STATES
+    }
+    states = [
+        f"{len(names)} {state}" + (f" ({_named(names)})" if state in _NAMED_STATES else "")
+        for state, names in tables.items()
+        if names
+    ]
+    rows = sum((Counter(table_report.rows) for table_report in report.tables), Counter[str]())
+    seconds = f"{sum(report.seconds.values()):.1f} s"
+    parts = filter(None, (", ".join(states) or "failed", _counted(rows), seconds))
+    ended_at = f"{report.ended_at:%Y-%m-%d %H:%M:%S}Z " if report.ended_at else ""
+    console.print(f"{ended_at}{report.layer}: {'; '.join(parts)}", soft_wrap=True)
+
+
+def _counted(rows: Counter[str]) -> str:
+    return ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in rows.items())
+
+
+def _named(tables: Sequence[str]) -> str:
+    """Tables by name; of many, the first ones."""
+    more = f" and {len(tables) - _MAX_NAMED} more" if len(tables) > _MAX_NAMED else ""
+    return f"{', '.join(tables[:_MAX_NAMED])}{more}"

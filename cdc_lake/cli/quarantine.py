@@ -11,7 +11,7 @@ from rich.text import Text
 from cdc_lake.cli.flags import ConfigFile, Json, OptionalTables, RunOptions, Tables, with_flags
 from cdc_lake.cli.look import short
 from cdc_lake.cli.output import Output, print_rows, show_result
-from cdc_lake.cli.run import run_steps
+from cdc_lake.cli.run import RunStep, run_steps
 from cdc_lake.config import Config, load_config
 from cdc_lake.runs.report import Report
 
@@ -102,7 +102,7 @@ def replay(table: Tables, config: ConfigFile = None, as_json: Json = False, *, s
 
         return [replay_quarantined(settings, table, selection=selection, scheduler=scheduler)]
 
-    run_steps([work], config, RunOptions(as_json=as_json))
+    run_steps([RunStep("bronze", work)], config, RunOptions(as_json=as_json))
 
 
 @app.command()
@@ -122,7 +122,7 @@ def drop(
 
         return [drop_quarantined(settings, table, because, selection=selection, scheduler=scheduler)]
 
-    run_steps([work], config, RunOptions(as_json=as_json))
+    run_steps([RunStep("bronze", work)], config, RunOptions(as_json=as_json))
 
 
 def _print_listing(listing: "QuarantineListing", console: Console) -> None:

@@ -11,12 +11,12 @@ import typer
 from rich.console import Console
 
 from cdc_lake.cli.flags import A_TABLE, ConfigFile, Json, JsonFile, Parallel, RunOptions, Tables, Yes, required
-from cdc_lake.cli.output import Display, Output, print_rows
-from cdc_lake.cli.run import configure_logging, open_scheduler, parse_offsets, print_problems, print_report, show_report
+from cdc_lake.cli.output import Display, Output, print_rows, say
+from cdc_lake.cli.run import configure_logging, open_scheduler, parse_offsets, print_report, problems, show_report
 from cdc_lake.config import StartPosition, load_config
 from cdc_lake.errors import ConfigError, worst_exit_code
 from cdc_lake.points import Offset, SourceTime, milliseconds
-from cdc_lake.runs.report import Report
+from cdc_lake.runs.report import Report, TableReport
 
 if TYPE_CHECKING:
     from cdc_lake.operations.seek import OffsetChange
@@ -47,7 +47,7 @@ def seek(
     _print_changes(changes, Output(stderr=as_json))
     if not changes or not _confirmed("Continue from these offsets?", yes=yes, on_stderr=as_json):
         return
-    report = carry_out(settings, changes, scheduler=scheduler)
+    (report,) = scheduler.attempt(settings, "bronze", lambda: [carry_out(settings, changes, scheduler=scheduler)])
     show_report(report, RunOptions(as_json=as_json))
     raise typer.Exit(report.exit_code)
 
@@ -120,7 +120,10 @@ def rebuild(
 
     def run(chosen: RebuildOptions) -> Report:
         with display.shown():
-            return scheduler.with_retry(lambda: run_rebuild(settings, table, options=chosen, scheduler=scheduler))
+            (report,) = scheduler.attempt(
+                settings, "rebuild", lambda: [run_rebuild(settings, table, options=chosen, scheduler=scheduler)]
+            )
+        return report
 
     if dry_run or yes:
         report = run(rebuild_options)
@@ -133,14 +136,23 @@ def rebuild(
     if not shown:
         show_report(preview, options)
         raise typer.Exit(preview.exit_code)
+    if not (sys.stdin.isatty() or any(map(_differs, shown.values()))):
+        say("No row differs, so nothing was changed; pass --yes to rebuild anyway.", error=True)
+        show_report(preview, options)
+        raise typer.Exit(preview.exit_code)
     print_report(preview, Output(stderr=as_json))
-    print_problems(preview)
+    say(*problems(preview), error=True)
     question = f"Replace these {len(shown)} tables?" if len(shown) > 1 else "Replace this table?"
     if not _confirmed(question, yes=yes, on_stderr=as_json):
         raise typer.Exit(preview.exit_code)
     report = run(replace(rebuild_options, shown=shown))
     show_report(report, options)
     raise typer.Exit(worst_exit_code((preview.exit_code, report.exit_code)))
+
+
+def _differs(report: TableReport) -> bool:
+    """Whether a rebuild changes rows of a table."""
+    return any(report.rows.get(name) for name in ("changed", "only_before", "only_after"))
 
 
 def _check_combination(

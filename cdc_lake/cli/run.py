@@ -7,11 +7,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 from rich.console import Console
@@ -32,10 +32,10 @@ from cdc_lake.cli.flags import (
     required,
     with_flags,
 )
-from cdc_lake.cli.output import Display, LogFormatter, Output, answer, printable, say
+from cdc_lake.cli.output import Display, LogFormatter, Output, answer, print_round, printable, say
 from cdc_lake.config import Config, load_config
-from cdc_lake.errors import CdcLakeError, InfrastructureError, worst_exit_code
-from cdc_lake.runs.report import Report
+from cdc_lake.errors import InfrastructureError, worst_exit_code
+from cdc_lake.runs.report import Report, RunLayer
 
 if TYPE_CHECKING:
     from cdc_lake.runs.scheduler import TableScheduler
@@ -48,8 +48,16 @@ _GRACE_SECONDS = 20.0
 _POLL_SECONDS, _RETRY_SECONDS = 0.5, 10.0
 """Seconds between rounds without `--interval`: the minimum after a round without news, and after an error."""
 
-Step = Callable[[Config, "TableScheduler"], Sequence[Report]]
-"""Runs one or more layers, whose tables share the scheduler."""
+
+class RunStep(NamedTuple):
+    """A run of one or more layers, whose tables share the scheduler.
+
+    Attributes:
+        layer: the first layer.
+    """
+
+    layer: RunLayer
+    run: Callable[[Config, "TableScheduler"], Sequence[Report]]
 
 
 Then = Annotated[
@@ -94,7 +102,7 @@ def bronze(
         merging = [SilverLayer.of(settings, table, scheduler, after=landing.tables)] if following else []
         return scheduler.run(landing, *merging)
 
-    run_steps([land], config, options, models=model if LayerName.gold in following else ())
+    run_steps([RunStep("bronze", land)], config, options, models=model if LayerName.gold in following else ())
 
 
 @app.command()
@@ -118,7 +126,7 @@ def silver(
 
         return [run_silver(settings, table, accept_loss=accept_loss, scheduler=scheduler)]
 
-    run_steps([merge], config, options, models=model if following else ())
+    run_steps([RunStep("silver", merge)], config, options, models=model if following else ())
 
 
 @app.command()
@@ -148,7 +156,7 @@ def maintain(
 
         return [run_maintain(settings, table, layer=layer.value, scheduler=scheduler)]
 
-    run_steps([work], config, RunOptions(parallel, continuous, interval, as_json, json_file))
+    run_steps([RunStep("maintain", work)], config, RunOptions(parallel, continuous, interval, as_json, json_file))
 
 
 def layers_after(
@@ -176,7 +184,7 @@ def parse_offsets(text: str) -> dict[int, int]:
 
 
 def run_steps(
-    steps: Sequence[Step], config: str | None, options: RunOptions, *, models: Sequence[str] | None = ()
+    steps: Sequence[RunStep], config: str | None, options: RunOptions, *, models: Sequence[str] | None = ()
 ) -> None:
     """Run steps in order in one process, print their reports, and exit with the worst exit code.
 
@@ -196,17 +204,22 @@ def run_steps(
     display = Display()
     has_gold = models is None or bool(models)
     scheduler = open_scheduler(settings, options, display, has_gold=has_gold)
-    runs = [partial(step, settings, scheduler) for step in (*steps, *([refresh] if has_gold else ()))]
+    runs = [
+        partial(scheduler.attempt, settings, step.layer, partial(step.run, settings, scheduler))
+        for step in (*steps, *([RunStep("gold", refresh)] if has_gold else ()))
+    ]
     if options.is_continuous:
         raise typer.Exit(_run_continuously(runs, scheduler, options))
     reports = list[Report]()
     for run in runs:
         with display.shown():
-            step_reports = scheduler.with_retry(run)
+            step_reports = run()
         _write_profile(scheduler, options)
         for report in step_reports:
             show_report(report, options, earlier=reports)
             reports.append(report)
+        if reports[-1].error:
+            break
     raise typer.Exit(worst_exit_code([report.exit_code for report in reports]))
 
 
@@ -239,33 +252,29 @@ def _run_continuously(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
+    known: dict[RunLayer, Sequence[str]] = {}
     while True:
-        started, codes, reports, news = time.monotonic(), list[int](), list[Report](), list[Report]()
+        started, reports = time.monotonic(), list[Report]()
         for run in runs:
-            try:
-                reports += run()
-            except CdcLakeError as error:
-                if not error.retryable:
-                    raise
-                say(
-                    f"error {error.code} {error}; retrying in {options.interval_seconds or _RETRY_SECONDS:g} s",
-                    error=True,
-                )
-                codes.append(error.exit_code)
-                break  # the layers build on each other
-            for report in reports[len(codes) :]:
-                codes.append(report.exit_code)
+            for report in run():
                 if report.is_news:
+                    news = [earlier for earlier in reports if earlier.is_news]
                     _write_profile(scheduler, options)
-                    show_report(report, options, earlier=news)
-                    news.append(report)
+                    show_report(report, options, print_round, earlier=news, known=known.get(report.layer, ()))
+                    known[report.layer] = problems(report)
+                reports.append(report)
+            if reports[-1].error:
+                break  # the layers build on each other
+        error = reports[-1].error
+        if error and not error.retryable:
+            return error.exit_code
         scheduler.check_jvm()
-        if scheduler.wait(_pause(options.interval_seconds, time.monotonic() - started, codes, reports)):
+        if scheduler.wait(_pause(options.interval_seconds, time.monotonic() - started, reports)):
             skipped = (failure.exit_code for layer in scheduler.skipped.values() for failure in layer.values())
-            return worst_exit_code([*codes, *skipped])
+            return worst_exit_code([*(report.exit_code for report in reports), *skipped])
 
 
-def _pause(interval: float | None, took: float, codes: Sequence[int], reports: Sequence[Report]) -> float:
+def _pause(interval: float | None, took: float, reports: Sequence[Report]) -> float:
     """Seconds until the next round.
 
     Args:
@@ -273,7 +282,8 @@ def _pause(interval: float | None, took: float, codes: Sequence[int], reports: S
     """
     if interval is not None:
         return max(interval - took, 0)
-    if any(codes):
+    failures = (error for report in reports for error in (report.error, *(table.error for table in report.tables)))
+    if any(error and error.retryable for error in failures):
         return _RETRY_SECONDS
     # The check for news takes at most a tenth of the time.
     return 0 if not all(report.is_idle for report in reports) else min(max(_POLL_SECONDS, 9 * took), _RETRY_SECONDS)
@@ -290,6 +300,8 @@ def configure_logging() -> None:
 
 
 def print_report(report: Report, console: Console) -> None:
+    if report.error:
+        return
     table = Table(title=f"{report.layer} {report.run_id[:8]}", title_justify="left")
     for heading in ("table", "status", "rows"):
         table.add_column(heading, overflow="fold")
@@ -311,16 +323,18 @@ def show_report(
     show: Callable[[Report, Console], None] = print_report,
     *,
     earlier: Sequence[Report] = (),
+    known: Collection[str] = (),
 ) -> None:
     """Print the report of a run, and write it to `json_file`.
 
     Args:
         show: prints the report for people.
         earlier: the reports of earlier layers, which are above it in the file.
+        known: problems that are not printed again.
     """
     if not options.as_json:
         show(report, Output())
-    print_problems(report)
+    say(*(problem for problem in problems(report) if problem not in known), error=True)
     text = printable(report.model_dump_json())
     if options.json_file:
         above = "".join(printable(earlier_report.model_dump_json()) + "\n" for earlier_report in earlier)
@@ -352,12 +366,11 @@ def _write_atomically(flag: str, file: Path, text: str) -> None:
         ) from exc
 
 
-def print_problems(report: Report) -> None:
-    """Print warnings and errors to stderr."""
+def problems(report: Report) -> list[str]:
+    """The warnings and errors of a run, one line each."""
+    lines = []
     for table_report in report.tables:
-        for warning in table_report.warnings:
-            say(f"warning {table_report.table}: {warning}", error=True)
+        lines += [f"warning {table_report.table}: {warning}" for warning in table_report.warnings]
         if table_report.error:
-            say(f"error {table_report.error.code} {table_report.error.message}", error=True)
-    if report.unwritten:
-        say(f"error {report.unwritten.code} {report.unwritten.message}", error=True)
+            lines.append(f"error {table_report.error.code} {table_report.error.message}")
+    return lines + [f"error {error.code} {error.message}" for error in (report.error, report.unwritten) if error]

@@ -176,6 +176,11 @@ class MetricsConfig(Model):
         default=None, description="Sends metrics to this StatsD server, `host:port`."
     )
 
+    @property
+    def has_target(self) -> bool:
+        """Whether metrics are sent anywhere."""
+        return bool(self.prometheus_folder or self.statsd)
+
 
 class RunConfig(Model):
     """How a run processes its tables, and what it reports."""

@@ -38,6 +38,11 @@ def is_table_name(topic: str) -> bool:
     return len(topic) <= _MAX_TOPIC and _TOPIC.fullmatch(topic) is not None
 
 
+def topic_of(table: str) -> str:
+    """The topic of a table, see `SilverTarget`; of a gold table its own name."""
+    return table.partition("@")[0]
+
+
 @dataclass(frozen=True)
 class SilverTarget:
     """One of the silver tables of a topic.
@@ -135,7 +140,14 @@ class Lake:
         return SchemaFiles(files, self.root, registry)
 
     def lease(self, files: HadoopFiles, layer: str, table: str, run_id: str, seconds: float) -> Lease:
-        return Lease(files, self.path(f"_leases/{layer}", table), table, run_id, seconds)
+        return Lease(files, self._lease_folder(layer, table), table, run_id, seconds)
+
+    def was_leased(self, files: Files, layer: str, table: str) -> bool:
+        """Whether a run has taken the lease of a table, which may be over."""
+        return files.exists(self._lease_folder(layer, table))
+
+    def _lease_folder(self, layer: str, table: str) -> str:
+        return self.path(f"_leases/{layer}", table)
 
     def names(self, files: Files, layer: str = "bronze") -> list[str]:
         """The topics with a table of a layer; for gold the models."""
@@ -176,7 +188,7 @@ def missing_rows(bronze: BronzeTable, landed: BronzeProgress, version: int) -> s
     )
 
 
-def check_holds_no_tables(files: HadoopFiles, path: str, table: str) -> None:
+def check_holds_no_tables(files: Files, path: str, table: str) -> None:
     """Check that the folder of a table does not contain other tables; see `Lake.check_is_in_no_table`.
 
     Raises:
@@ -186,7 +198,7 @@ def check_holds_no_tables(files: HadoopFiles, path: str, table: str) -> None:
         raise _nested(table, f"its folder {path} contains the table of `{table.partition('@')[0]}.{inner}`")
 
 
-def _tables_below(files: HadoopFiles, path: str) -> Iterator[str]:
+def _tables_below(files: Files, path: str) -> Iterator[str]:
     """The names of the tables below a folder, relative to it. Names that a topic's segment cannot have are skipped, so
     that data files and partitions are not listed.
     """

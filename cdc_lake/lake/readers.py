@@ -1,7 +1,7 @@
 """Facts about tables, read from their files without Spark if possible, otherwise with Spark."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,11 +10,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from cdc_lake.columns import KAFKA, REJECTED_ENTRY, REJECTED_STAGE
+from cdc_lake.config import StorageConfig
 from cdc_lake.lake.lake import TABLE_FOLDERS, BronzeTable, Lake, SilverTarget
 from cdc_lake.storage.files import Files
-from cdc_lake.tables.contract import Table, progress_of
-from cdc_lake.tables.newest import DataFile, newest_rows, newest_schema, rows_where
-from cdc_lake.tables.progress import BronzeProgress, SilverProgress
+from cdc_lake.tables.contract import P, Table, progress_of
+from cdc_lake.tables.newest import DataFile, Newest, newest_rows, newest_schema, rows_at, rows_where
+from cdc_lake.tables.progress import BronzeProgress, GoldProgress, SilverProgress
 
 T = TypeVar("T")
 
@@ -35,9 +37,16 @@ def without_spark(read: Callable[[], T]) -> tuple[T] | None:
         return None
 
 
+Event = tuple[int, int, int]
+"""The generation, the partition and the offset of a record."""
+
+
 class BronzeRows(Protocol):
     def quarantined(self) -> int:
         """The number of quarantined rows."""
+
+    def dropped_events(self) -> set[Event]:
+        """The events that silver rejected and that were then dropped."""
 
     def waiting(self, reached: int) -> tuple[int, int | None]:
         """The number of `ok` rows in batches after `reached`, and their oldest Kafka timestamp, ms."""
@@ -58,6 +67,13 @@ class BronzeState(NamedTuple):
     rows: BronzeRows
 
 
+class TableCommit(NamedTuple, Generic[P]):
+    """The newest commit of a silver or gold table."""
+
+    table_id: str
+    progress: P
+
+
 class Columns(NamedTuple):
     """The columns of a table, and its partitions by the names of their folders."""
 
@@ -69,8 +85,14 @@ class Reader(Protocol):
     def bronze(self, topic: str) -> BronzeState:
         """The bronze table of a topic."""
 
-    def silver(self, target: SilverTarget) -> SilverProgress | None:
-        """The progress of a silver table; None if the table does not exist."""
+    def silver(self, target: SilverTarget) -> TableCommit[SilverProgress] | None:
+        """The newest commit of a silver table; None if the table does not exist."""
+
+    def rejected(self, target: SilverTarget, progress: SilverProgress) -> set[Event]:
+        """The events that a silver table has rejected, without replayed ones that it accepted."""
+
+    def gold(self, model: str, stored_in: StorageConfig) -> TableCommit[GoldProgress] | None:
+        """The newest commit of a gold table; None if the table does not exist."""
 
     def columns(self, path: str, format: str, open: Callable[[SparkSession], Table[Any]]) -> Columns | None:
         """The columns of a table of any layer; None if the table does not exist."""
@@ -90,11 +112,27 @@ class FilesReader:
         newest, rows = latest
         return BronzeState(newest.table_id, newest.progress, _RowsInFiles(self._files, rows))
 
-    def silver(self, target: SilverTarget) -> SilverProgress | None:
-        newest = target.newest(self._files)
-        if newest is None and self._files.holds(target.path, *TABLE_FOLDERS):
+    def silver(self, target: SilverTarget) -> TableCommit[SilverProgress] | None:
+        return self._commit(target.newest(self._files), target.path)
+
+    def rejected(self, target: SilverTarget, progress: SilverProgress) -> set[Event]:
+        pin = progress.side
+        if pin is None or REJECTED_ENTRY not in pin.kinds:
+            return set()
+        entries = rows_at(self._files, target.side, pin.version)
+        if entries is None:
             raise NeedsSparkError
-        return newest.progress if newest else None
+        is_rejected = pc.field("kind") == REJECTED_ENTRY
+        rows = rows_where(self._files, entries, is_rejected, ["kind", KAFKA], least={"kind": REJECTED_ENTRY})
+        return {_event(position) for position in rows[KAFKA].to_pylist()}
+
+    def gold(self, model: str, stored_in: StorageConfig) -> TableCommit[GoldProgress] | None:
+        return self._commit(self._lake.newest_gold(self._files, model, stored_in), self._lake.path("gold", model))
+
+    def _commit(self, newest: Newest[P] | None, path: str) -> TableCommit[P] | None:
+        if newest is None and self._files.holds(path, *TABLE_FOLDERS):
+            raise NeedsSparkError
+        return TableCommit(newest.table_id, newest.progress) if newest else None
 
     def columns(self, path: str, format: str, open: Callable[[SparkSession], Table[Any]]) -> Columns | None:
         """See `Reader`. Hudi's commits have Avro types, which only Spark converts to column types."""
@@ -114,6 +152,12 @@ class _RowsInFiles:
     def quarantined(self) -> int:
         is_quarantined = pc.field("status") == "quarantined"
         return len(rows_where(self._files, self._rows, is_quarantined, ["status"], least={"status": "quarantined"}))
+
+    def dropped_events(self) -> set[Event]:
+        is_dropped, status = pc.field("status") == "dropped", {"status": "dropped"}
+        columns = ["status", "error", "generation", "partition", "offset"]
+        rows = rows_where(self._files, self._rows, is_dropped, columns, least=status, most=status)
+        return {_event(row) for row in rows.to_pylist() if row["error"]["stage"] == REJECTED_STAGE}
 
     def waiting(self, reached: int) -> tuple[int, int | None]:
         is_waiting = (pc.field("batch") > reached) & (pc.field("status") == "ok")
@@ -147,12 +191,30 @@ class SparkReader:
         progress = progress_of(table)
         return BronzeState(table.id(), progress, _RowsBySpark(table))
 
-    def silver(self, target: SilverTarget) -> SilverProgress | None:
-        return target.open(self._spark).progress()
+    def silver(self, target: SilverTarget) -> TableCommit[SilverProgress] | None:
+        return _commit_of(target.open(self._spark))
+
+    def rejected(self, target: SilverTarget, progress: SilverProgress) -> set[Event]:
+        if progress.side is None or REJECTED_ENTRY not in progress.side.kinds:
+            return set()
+        entries = target.open_side(self._spark).read(progress.side).where(F.col("kind") == REJECTED_ENTRY)
+        return {_event(row[KAFKA].asDict()) for row in entries.select(KAFKA).collect()}
+
+    def gold(self, model: str, stored_in: StorageConfig) -> TableCommit[GoldProgress] | None:
+        return _commit_of(self._lake.gold(self._spark, model, stored_in))
 
     def columns(self, path: str, format: str, open: Callable[[SparkSession], Table[Any]]) -> Columns | None:
         table = open(self._spark)
         return Columns(table.schema(), table.partition_folders()) if table.exists() else None
+
+
+def _commit_of(table: Table[P]) -> TableCommit[P] | None:
+    progress = table.progress()
+    return TableCommit(table.id(), progress) if progress else None
+
+
+def _event(row: Mapping[str, Any]) -> Event:
+    return row["generation"], row["partition"], row["offset"]
 
 
 class _RowsBySpark:
@@ -161,6 +223,11 @@ class _RowsBySpark:
 
     def quarantined(self) -> int:
         return self._rows.where(F.col("status") == "quarantined").count()
+
+    def dropped_events(self) -> set[Event]:
+        is_dropped = (F.col("status") == "dropped") & (F.col("error.stage") == REJECTED_STAGE)
+        rows = self._rows.where(is_dropped).select("generation", "partition", "offset")
+        return {_event(row.asDict()) for row in rows.collect()}
 
     def waiting(self, reached: int) -> tuple[int, int | None]:
         rows = self._rows.where((F.col("batch") > reached) & (F.col("status") == "ok"))

@@ -1,9 +1,9 @@
 """A preview of the next bronze and silver runs. Writes nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import reduce
+from functools import cache, reduce
 from operator import and_
 
 from pydantic import BaseModel
@@ -18,10 +18,10 @@ from cdc_lake.decode.key import key_fields
 from cdc_lake.decode.records import DecodedLayout, avro_schema, with_decoded_values
 from cdc_lake.decode.schemas import SchemaError, fields
 from cdc_lake.errors import CdcLakeError, ConfigError, UnsupportedError
-from cdc_lake.lake.lake import Lake, SilverTarget, check_holds_no_tables, missing_rows
+from cdc_lake.lake.lake import Lake, SilverTarget, check_holds_no_tables, is_table_name, missing_rows, topic_of
 from cdc_lake.registries import open_subjects
 from cdc_lake.registries.subjects import VALUE_SUFFIX, Subjects, SubjectVersion
-from cdc_lake.runs.context import Leases, lake_of, select, similar_names
+from cdc_lake.runs.context import Leases, files_of, lake_of, select, similar_names
 from cdc_lake.runs.servers import SourceView
 from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.batch_schemas import BatchSchemas
@@ -30,6 +30,7 @@ from cdc_lake.silver.evolution import LayoutChange, check_steps, evolve_layout
 from cdc_lake.silver.table import SilverTable
 from cdc_lake.sources.logs import TopicLog, TopicSource, count_offsets, offsets_of
 from cdc_lake.spark.session import build_session, is_little
+from cdc_lake.storage.files import Files
 from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.contract import progress_of
 
@@ -115,9 +116,14 @@ def plan(
         UnknownTableError: a name or glob matches no topic and no bronze table.
         InfrastructureError, ConfigError: Kafka does not respond, and there is no bronze table to show.
     """
-    session = spark = spark or build_session("cdc_lake plan", config.max_record_bytes)
-    files, lake = HadoopFiles(session), lake_of(config)
-    landed, view = lake.names(files), SourceView.of(config, lambda: session, source)
+
+    @cache
+    def session() -> SparkSession:
+        return spark or build_session("cdc_lake plan", config.max_record_bytes)
+
+    lake = lake_of(config)
+    files = files_of(lake, spark)
+    landed, view = lake.names(files), SourceView.of(config, session, source)
     run_plan, every = Plan(warnings=config.lake.warnings), sorted({*landed, *view.topics})
     if view.error is None:
         topics = select(tables, every, "topic or bronze table", "name a topic of Kafka")
@@ -135,15 +141,16 @@ def plan(
     except CdcLakeError as error:
         run_plan.registry_error = str(error)
     for topic in topics:
-        look = _TopicPlanner(lake, spark, topic, config.table(topic), newest.get(topic))
-        run_plan.tables.append(look.bronze(logs.get(topic), view.source))
-        if topic in landed:
+        look = _TopicPlanner(lake, topic, config.table(topic), newest.get(topic), topic in landed, session)
+        run_plan.tables.append(look.bronze(files, logs.get(topic), view.source))
+        if look.is_landed:
             run_plan.warnings += look.warnings()
             run_plan.tables += [look.silver(target) for target in lake.silver(topic)]
-    leases = {layer: Leases(lake, config.lake.lease, files, "", layer) for layer in ("bronze", "silver")}
     for table in run_plan.tables:
-        holder = leases[table.layer].holder(table.table)
-        table.held_by = str(holder) if holder else None
+        if is_table_name(topic_of(table.table)) and lake.was_leased(files, table.layer, table.table):
+            leases = Leases(lake, config.lake.lease, HadoopFiles(session()), "", table.layer)
+            holder = leases.holder(table.table)
+            table.held_by = str(holder) if holder else None
     return run_plan
 
 
@@ -160,27 +167,31 @@ def _unmatched_settings(config: Config, topics: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class _TopicPlanner:
-    """Plans the next runs of one topic."""
+    """Plans the next runs of one topic.
+
+    Attributes:
+        newest: the latest schema of the topic's values; None if the registry has none or does not respond.
+        is_landed: whether bronze has a table; without one, the plan does not need Spark.
+        session: returns the session.
+    """
 
     lake: Lake
-    spark: SparkSession
     topic: str
     settings: TableConfig
     newest: SubjectVersion | None
-    """The latest schema of the topic's values; None if the registry has none or does not respond."""
+    is_landed: bool
+    session: Callable[[], SparkSession]
 
-    def bronze(self, log: TopicLog | None, source: TopicSource | None) -> TablePlan:
+    def bronze(self, files: Files, log: TopicLog | None, source: TopicSource | None) -> TablePlan:
         """The plan of the bronze job."""
         table_plan = TablePlan(
             table=self.topic, layer="bronze", what="unknown: Kafka does not respond, or does not have the topic"
         )
-        files = HadoopFiles(self.spark)
-        table = self.lake.bronze(self.spark, self.topic)
         try:
             self.lake.check_is_in_no_table(files, "bronze", self.topic)
-            progress = table.progress()
+            progress = self.lake.bronze(self.session(), self.topic).progress() if self.is_landed else None
             if progress is None:
-                check_holds_no_tables(files, table.path, self.topic)
+                check_holds_no_tables(files, self.lake.path("bronze", self.topic), self.topic)
         except ConfigError as error:
             table_plan.what = "nothing"
             table_plan.refused.append(str(error))
@@ -213,14 +224,14 @@ class _TopicPlanner:
 
     def warnings(self) -> list[str]:
         """Warnings about the bronze table."""
-        bronze = self.lake.bronze(self.spark, self.topic)
+        bronze = self.lake.bronze(self.session(), self.topic)
         hole = missing_rows(bronze, progress_of(bronze), bronze.version())
         return [f"{self.topic}: {hole}"] if hole else []
 
     def silver(self, target: SilverTarget) -> TablePlan:
         """The plan of the silver job."""
         settings = self.settings
-        table, progress = SilverTable.open_to_refold(self.lake, target, self.spark, settings)
+        table, progress = SilverTable.open_to_refold(self.lake, target, self.session(), settings)
         table, landed = table.with_current_key(progress.key_from if progress else None), table.landed
         known = table.bronze.reached_by(progress, landed)
         is_compared, reached = progress is not None and known is None, known or 0

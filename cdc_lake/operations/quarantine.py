@@ -5,9 +5,10 @@ It has no storage of its own: quarantined records are rows of bronze, and reject
 
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import reduce
+from functools import partial, reduce
 from operator import and_, or_
 
 from pydantic import BaseModel
@@ -16,22 +17,21 @@ from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
 from cdc_lake.bronze.decide import PAIR_STAGE
-from cdc_lake.columns import KAFKA, REJECTED_ENTRY
+from cdc_lake.columns import KAFKA, REJECTED_ENTRY, REJECTED_STAGE
 from cdc_lake.config import Config
 from cdc_lake.decode.envelope import is_snapshot_edge
 from cdc_lake.errors import ConfigError
 from cdc_lake.lake.lake import BronzeTable, Lake
+from cdc_lake.lake.readers import FilesReader, without_spark
 from cdc_lake.operations.story import position_text
 from cdc_lake.points import milliseconds
-from cdc_lake.runs.context import lake_of, select_landed
+from cdc_lake.runs.context import PARALLEL_READS, files_of, lake_of, select_landed
 from cdc_lake.silver.events import kafka_position
 from cdc_lake.spark.session import build_session
-from cdc_lake.storage.hadoop import HadoopFiles
+from cdc_lake.storage.files import Files
 from cdc_lake.tables.contract import progress_of
 
 COORDINATES = ("topic", "generation", "partition", "offset")
-REJECTED_STAGE = "expectation"
-"""The stage of events that silver rejected."""
 NOT_DROPPABLE = "stays"
 """The column with the reason why a record cannot be dropped; null if it can."""
 _OFFSET_RANGE = re.compile(r"(?:(\d+)/)?(\d+)[@:](\d+)(?:-(\d+))?")
@@ -254,9 +254,13 @@ def list_quarantined(
     Raises:
         UnknownTableError: a name or glob matches no bronze table.
     """
-    spark = spark or build_session("cdc_lake quarantine", config.max_record_bytes)
     listing, lake = QuarantineListing(), lake_of(config)
-    for topic in select_landed(lake, HadoopFiles(spark), tables):
+    files = files_of(lake, spark)
+    topics = select_landed(lake, files, tables)
+    if not selection.dropped:
+        topics = _with_quarantine(lake, files, topics)
+    for topic in topics:
+        spark = spark or build_session("cdc_lake quarantine", config.max_record_bytes)
         rows = selected(lake, topic, spark, selection).select(
             F.struct(*COORDINATES).alias("at"),
             kafka_position().alias("place"),
@@ -279,6 +283,20 @@ def list_quarantined(
         if len(shown) == limit:
             listing.left_out += rows.count() - limit
     return listing
+
+
+def _with_quarantine(lake: Lake, files: Files, topics: Sequence[str]) -> list[str]:
+    """The topics that have quarantined records or rejected events, and those that only Spark can read."""
+    reader = FilesReader(lake, files)
+
+    def is_empty(topic: str) -> bool:
+        silver = ((target, reader.silver(target)) for target in lake.silver(topic))
+        rejected = (reader.rejected(target, newest.progress) for target, newest in silver if newest)
+        return not (reader.bronze(topic).rows.quarantined() or any(rejected))
+
+    with ThreadPoolExecutor(PARALLEL_READS) as pool:
+        found = pool.map(lambda topic: without_spark(partial(is_empty, topic)), topics)
+        return [topic for topic, known in zip(topics, found, strict=True) if known != (True,)]
 
 
 def _listed_record(topic: str, row: Row) -> ListedRecord:

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from cdc_lake.bronze.explain import fields_read, reads, reason
 from cdc_lake.bronze.schema_resolution import SIDES, scan_records
 from cdc_lake.bronze.usable_schemas import describe_reference
-from cdc_lake.columns import BRONZE, KAFKA
+from cdc_lake.columns import BRONZE, KAFKA, REJECTED_STAGE
 from cdc_lake.config import Config, TableConfig
 from cdc_lake.decode import json as json_format
 from cdc_lake.decode.framing import Side, body, id_of
@@ -18,7 +18,7 @@ from cdc_lake.decode.records import WriterSchema
 from cdc_lake.decode.schemas import SchemaError
 from cdc_lake.lake.lake import Lake
 from cdc_lake.lake.schema_files import SchemaFiles
-from cdc_lake.operations.quarantine import ALL, COORDINATES, REJECTED_STAGE, ListedRecord, Selection, selected, utc_time
+from cdc_lake.operations.quarantine import ALL, COORDINATES, ListedRecord, Selection, selected, utc_time
 from cdc_lake.operations.story import position_text, sent_values, value_text
 from cdc_lake.runs.context import lake_of, select_landed
 from cdc_lake.silver.events import events, kafka_position

@@ -16,12 +16,12 @@ from pyspark.sql import functions as F
 from cdc_lake.bronze.dead_letters import sent_after
 from cdc_lake.bronze.decide import NO_KEY, PAIR_STAGE, TOO_LARGE
 from cdc_lake.bronze.schema_resolution import decide, resolve_schemas, scan_records
-from cdc_lake.columns import KEEP
+from cdc_lake.columns import KEEP, REJECTED_STAGE
 from cdc_lake.config import Config
 from cdc_lake.errors import ConfigError
 from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.lake.schema_files import SchemaFiles
-from cdc_lake.operations.quarantine import ALL, COORDINATES, NOT_DROPPABLE, REJECTED_STAGE, Selection, selected
+from cdc_lake.operations.quarantine import ALL, COORDINATES, NOT_DROPPABLE, Selection, selected
 from cdc_lake.operations.story import position_text
 from cdc_lake.registries.registry import Registry
 from cdc_lake.runs.context import OpenRun, Run, Work, select_landed

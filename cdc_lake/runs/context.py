@@ -16,11 +16,12 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from cdc_lake.config import Config, LeaseConfig, StorageConfig
-from cdc_lake.config.gold_models import read_model
+from cdc_lake.config.gold_models import Header, read_model
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, UnknownTableError
 from cdc_lake.lake.lake import Lake, is_table_name
 from cdc_lake.lake.lease import Holder, Lease
 from cdc_lake.runs.report import Report, ReportedError, TableReport, time_in_name
+from cdc_lake.spark.session import hadoop, lake_files
 from cdc_lake.storage.exhaustion import exhaustion_error
 from cdc_lake.storage.files import Files, LocalFiles, is_draft
 from cdc_lake.storage.hadoop import HadoopFiles
@@ -177,6 +178,16 @@ def select_landed(
     return select(patterns, names, f"table in {lake.folder(layer)}", f"run the {layer} job first")
 
 
+def files_of(lake: Lake, spark: SparkSession | None) -> Files:
+    """The lake's files for a command that only reads, without creating a session.
+
+    Raises:
+        InstallationError: Java does not start, which only a lake that is not a local folder needs.
+    """
+    files = lake_files(lake.root, spark)
+    return HadoopFiles.of(*hadoop(spark)) if needs_hadoop(lake, files) else files
+
+
 def needs_hadoop(lake: Lake, files: Files) -> bool:
     """Whether a local lake has no table, so that its path may be on Hadoop's default file system."""
     return isinstance(files, LocalFiles) and not lake.names(files)
@@ -197,7 +208,16 @@ def gold_storage(models: str, name: str) -> StorageConfig:
     Raises:
         ModelError: the model does not exist, or its header is wrong.
     """
-    return read_model(Path(models) / f"{name}.sql").header.table
+    return model_header(models, name).table
+
+
+def model_header(models: str, name: str) -> Header:
+    """The header of a model.
+
+    Raises:
+        ModelError: the model does not exist, or its header is wrong.
+    """
+    return read_model(Path(models) / f"{name}.sql").header
 
 
 def only_one(names: Sequence[str], pattern: str) -> str:

@@ -1,20 +1,30 @@
 """Measures a run: exports its metrics, as text files for Prometheus and packets for StatsD, and profiles its Spark.
 
-A run is a batch job, so Prometheus gets the values of each table's last run (one file each, for the textfile collector
-of the node exporter), and StatsD gets what this run adds. If metrics cannot be delivered, the run logs a warning.
+A run is a batch job, so Prometheus gets the values of each table's last run and the state in which it left the table
+(one file each, for the textfile collector of the node exporter), and StatsD gets what this run adds. If metrics cannot
+be delivered, the run logs a warning.
 """
 
 import json
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from cdc_lake.config import MetricsConfig
-from cdc_lake.errors import InstallationError
+from cdc_lake.errors import CdcLakeError, InstallationError
+from cdc_lake.lake.lake import topic_of
+from cdc_lake.lake.readers import FilesReader, NeedsSparkError, without_spark
+from cdc_lake.lake.states import TableState, bronze_state, gold_state, silver_state
+from cdc_lake.runs.context import PARALLEL_READS, Run, model_header
 from cdc_lake.runs.report import Report, TableReport
+from cdc_lake.storage.files import Files
 
 logger = logging.getLogger(__name__)
 
@@ -45,12 +55,73 @@ HELP = {
     "freshness_seconds": "How old changes were when the last run committed them to silver: `p50`, `p95` and `max`.",
     "failed": "1 if the last run of the table failed.",
     "ended_timestamp_seconds": "When the last run of the table ended.",
+    "quarantined_records": "Records of the bronze table that are quarantined now.",
+    "rejected_events": "Events that the silver table has rejected, and that are neither replayed nor dropped.",
+    "behind_records": "Records of bronze that silver has not merged.",
+    "behind_seconds": "The age of the oldest change in the layer below that the silver or gold table lacks; 0 if it "
+    "lacks none.",
 }
-"""The description of each metric."""
+"""The description of each metric of a table."""
+RUN_HELP = {
+    "run_failed": "1 if the last run of the layer ended before its tables started.",
+    "run_ended_timestamp_seconds": "When the last run of the layer ended.",
+}
+"""The description of each metric of a layer, which has no label `table`."""
+_STATE_SECONDS = 60.0
+"""How long the state of tables is valid in a continuous run that commits nothing."""
 
 
-def samples(report: Report, table_report: TableReport) -> Iterator[Sample]:
-    """The metrics of one table's run; `HELP` describes them."""
+class Exporter:
+    """Exports the metrics of the runs of one process."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, Mapping[str, TableState]] = {}
+        self._expires_at: dict[str, float] = {}
+
+    def export(self, run: Run, files: Files) -> None:
+        """Send the metrics of a run, and the state of its tables, to the targets in the settings."""
+        settings, report = run.config.run.metrics, run.report
+        if not settings.has_target:
+            return
+        now, layer = time.monotonic(), report.layer
+        if report.is_news or now >= self._expires_at.get(layer, 0):
+            self._states[layer], self._expires_at[layer] = states(run, files), now + _STATE_SECONDS
+        export(settings, report, self._states[layer])
+
+
+def states(run: Run, files: Files) -> Mapping[str, TableState]:
+    """The state of each table of a run, read without Spark; without tables that only Spark can read."""
+    reader, names = FilesReader(run.lake, files), [table_report.table for table_report in run.report.tables]
+    with ThreadPoolExecutor(PARALLEL_READS) as pool:
+        found = pool.map(lambda name: without_spark(partial(_state, run, reader, files, name)), names)
+        return {name: known[0] for name, known in zip(names, found, strict=True) if known}
+
+
+def _state(run: Run, reader: FilesReader, files: Files, name: str) -> TableState:
+    try:
+        match run.report.layer:
+            case "bronze":
+                return bronze_state(reader.bronze(name))
+            case "silver":
+                target = run.lake.silver_tables([topic_of(name)])[name]
+                return silver_state(reader, target, reader.bronze(target.topic))
+            case "gold":
+                return gold_state(run.lake, reader, files, model_header(run.config.gold.models, name))
+            case _:
+                return TableState()
+    except (CdcLakeError, Py4JError) as error:  # a run does not fail because of its metrics
+        raise NeedsSparkError from error
+
+
+def run_samples(report: Report) -> Iterator[Sample]:
+    """The metrics of a run as a whole; `RUN_HELP` describes them."""
+    yield Sample("run_failed", "gauge", int(report.error is not None))
+    if report.ended_at:
+        yield Sample("run_ended_timestamp_seconds", "gauge", report.ended_at.timestamp())
+
+
+def samples(report: Report, table_report: TableReport, state: TableState | None = None) -> Iterator[Sample]:
+    """The metrics of one table's run, and of the table's state after it; `HELP` describes them."""
     for what, number in table_report.rows.items():
         yield Sample("rows", "counter", number, (("what", what),))
     if report.layer == "bronze":
@@ -71,6 +142,14 @@ def samples(report: Report, table_report: TableReport) -> Iterator[Sample]:
     yield Sample("failed", "gauge", int(table_report.status == "failed"))
     if report.ended_at:
         yield Sample("ended_timestamp_seconds", "gauge", report.ended_at.timestamp())
+    quarantine = "rejected_events" if report.layer == "silver" else "quarantined_records"
+    for name, known in (
+        (quarantine, state and state.quarantined),
+        ("behind_records", state and state.behind_records),
+        ("behind_seconds", state and state.behind_seconds),
+    ):
+        if known is not None:
+            yield Sample(name, "gauge", known)
 
 
 def check_exporters(settings: MetricsConfig) -> None:
@@ -89,43 +168,59 @@ def check_exporters(settings: MetricsConfig) -> None:
         raise InstallationError("metrics", f"{exc.name} is not installed", cure) from exc
 
 
-def export(settings: MetricsConfig, report: Report) -> None:
-    """Send the metrics of a run to the targets in the settings."""
+def export(settings: MetricsConfig, report: Report, states: Mapping[str, TableState]) -> None:
+    """Send the metrics of a run to the targets in the settings.
+
+    Args:
+        states: the state of its tables, by name.
+    """
     for name, send in (("prometheus_folder", _write_prometheus), ("statsd", _send_statsd)):
         to = getattr(settings, name)
         if to is not None:
             try:
-                send(settings, report)
-            except OSError as error:
+                send(settings, report, states)
+            except (OSError, ModuleNotFoundError) as error:
                 logger.warning("metrics.%s: %s: the metrics of this run were not delivered: %s", name, to, error)
 
 
-def _write_prometheus(settings: MetricsConfig, report: Report) -> None:
+def _write_prometheus(settings: MetricsConfig, report: Report, states: Mapping[str, TableState]) -> None:
+    folder, layer = Path(str(settings.prometheus_folder)), report.layer
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_file(folder / f"cdc_lake_{layer}.prom", run_samples(report), {"layer": layer})
+    for table_report in report.tables:
+        file = folder / f"cdc_lake_{layer}_{table_report.table}.prom"
+        _write_file(
+            file,
+            samples(report, table_report, states.get(table_report.table)),
+            {"layer": layer, "table": table_report.table},
+        )
+
+
+def _write_file(file: Path, samples: Iterable[Sample], labels: Mapping[str, str]) -> None:
     from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
-    folder = Path(str(settings.prometheus_folder))
-    folder.mkdir(parents=True, exist_ok=True)
-    for table_report in report.tables:
-        registry = CollectorRegistry()
-        gauges: dict[str, Gauge] = {}
-        for sample in samples(report, table_report):
-            labels = {"layer": report.layer, "table": table_report.table, **dict(sample.labels)}
-            if sample.name not in gauges:
-                gauges[sample.name] = Gauge(f"cdc_lake_{sample.name}", HELP[sample.name], labels, registry=registry)
-            gauges[sample.name].labels(**labels).set(sample.value)
-        write_to_textfile(str(folder / f"cdc_lake_{report.layer}_{table_report.table}.prom"), registry)
+    registry, help_texts = CollectorRegistry(), HELP | RUN_HELP
+    gauges: dict[str, Gauge] = {}
+    for sample in samples:
+        name, own = f"cdc_lake_{sample.name}", {**labels, **dict(sample.labels)}
+        if name not in gauges:
+            gauges[name] = Gauge(name, help_texts[sample.name], own, registry=registry)
+        gauges[name].labels(**own).set(sample.value)
+    write_to_textfile(str(file), registry)
 
 
-def _send_statsd(settings: MetricsConfig, report: Report) -> None:
+def _send_statsd(settings: MetricsConfig, report: Report, states: Mapping[str, TableState]) -> None:
     from statsd import StatsClient
 
     host, _, port = str(settings.statsd).rpartition(":")
     client = StatsClient(host, int(port), prefix="cdc_lake")
     with client.pipeline() as packets:
+        for sample in run_samples(report):
+            packets.gauge(f"{report.layer}.{sample.name}", sample.value)
         for table_report in report.tables:
             # Dots separate the levels of StatsD names.
             where = f"{report.layer}.{table_report.table.replace('.', '_')}"
-            for sample in samples(report, table_report):
+            for sample in samples(report, table_report, states.get(table_report.table)):
                 name = ".".join([where, sample.name, *(value.replace(" ", "_") for _, value in sample.labels)])
                 match sample.kind:
                     case "counter":

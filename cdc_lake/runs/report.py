@@ -118,12 +118,15 @@ RUN_PHASES: Mapping[str, Described] = {
 }
 """Every name in `Report.seconds`."""
 
+RunLayer = Literal["bronze", "silver", "gold", "maintain", "rebuild", "reconcile"]
+"""The layer or the command of a report."""
+
 _AGES = (1, 2, 5, 10, 20, 30, 60, 300, 1800, 7200, 86400)
 """The seconds of `Freshness.within`."""
 
 
 class ReportedError(BaseModel):
-    """The error that ended the work on a table.
+    """The error that ended a run, or its work on a table.
 
     Attributes:
         code: The error's code (docs/reference/errors.md).
@@ -322,20 +325,22 @@ class Report(Timed, BaseModel):
         seconds (all; seconds): The duration of the run, by phase. Writing the report is not included.
         utilization: The share of the threads' time (`run.parallel`) that the layer's tables took, 0 to 1. The layers of
             one process add up. If the sum is near 1, tables wait for each other. Null if no table was processed.
-        tables: A report for each table. Continuous runs omit tables that failed before with an error that cannot be
-            retried.
+        tables: A report for each table; none if the run has an `error`. In continuous runs, a table that failed with an
+            error that cannot be retried stays `failed`, and is not processed again.
+        error: The error that ended the run before its tables started; null if they did.
         is_news: Whether it is written and printed; false if a continuous run has nothing new to report.
         unwritten: Why its file could not be written.
     """
 
     run_id: str = Field(default_factory=lambda: uuid.uuid4().hex)
-    layer: Literal["bronze", "silver", "gold", "maintain", "rebuild", "reconcile"]
+    layer: RunLayer
     started_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
     ended_at: datetime | None = None
     because: str | None = None
     seconds: dict[str, float] = {}
     utilization: float | None = None
     tables: list[TableReport] = []
+    error: ReportedError | None = None
     is_news: bool = Field(default=True, exclude=True)
     unwritten: ReportedError | None = Field(default=None, exclude=True)
 
@@ -352,12 +357,20 @@ class Report(Timed, BaseModel):
 
     @property
     def failing(self) -> dict[str, str]:
-        """The error codes by table."""
-        return {table.table: table.error.code for table in self.tables if table.error}
+        """The error codes by table; the error of the run itself has an empty name."""
+        codes = {table.table: table.error.code for table in self.tables if table.error}
+        return codes | ({"": self.error.code} if self.error else {})
+
+    @property
+    def rows_read(self) -> int:
+        """How many records, events or rows the tables have processed so far."""
+        return sum(table.rows.get(name, 0) for table in self.tables for name in ("read", "events", "written"))
 
     @property
     def exit_code(self) -> int:
         """0 only if every table is ok or unchanged, and the report is written."""
+        if self.error:
+            return self.error.exit_code
         failures = [*(table.error for table in self.tables), self.unwritten]
         return worst_exit_code(failure.exit_code for failure in failures if failure)
 

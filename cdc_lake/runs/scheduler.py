@@ -39,8 +39,8 @@ from cdc_lake.runs.context import (
     write_report,
 )
 from cdc_lake.runs.errors import translate_error
-from cdc_lake.runs.metrics import check_exporters, export
-from cdc_lake.runs.report import Report, ReportedError, TableReport, seconds_before
+from cdc_lake.runs.metrics import Exporter, check_exporters
+from cdc_lake.runs.report import Report, ReportedError, RunLayer, TableReport, seconds_before
 from cdc_lake.spark.session import (
     LOCAL_DIR,
     build_session,
@@ -123,6 +123,7 @@ class TableScheduler:
         self._has_checked_access = self._is_short = self._has_run = False
         self.skipped: dict[str, dict[str, ReportedError]] = defaultdict(dict)
         self._failing: dict[str, dict[str, str]] = {}
+        self._exporter = Exporter()
         self._expires_at = 0.0
         self._heap_bytes = 0
         self._disk_paths = scratch_folders(None)
@@ -257,7 +258,7 @@ class TableScheduler:
             self._has_checked_access = True
 
     def end(self, run: Run, files: Files) -> None:
-        """End a run: export its metrics, write its report, and remove expired ones.
+        """End a run: add the tables that it skipped, export its metrics, write its report, and remove expired ones.
 
         A continuous run writes a report only if it committed something, or if the set of failed tables changed.
         """
@@ -265,12 +266,15 @@ class TableScheduler:
         is_dead = self.session is not None and not is_alive(self.session)
         if is_dead:
             files = LocalFiles.of(run.lake.root) or files
-        skipped = {table: failure.code for table, failure in self.skipped[report.layer].items()}
-        failing, before = skipped | report.failing, self._failing.get(report.layer, {})
+        if not report.error:
+            named = {table.table for table in report.tables}
+            skipped = ((table, error) for table, error in self.skipped[report.layer].items() if table not in named)
+            report.tables += [TableReport(table=table, status="failed", error=error) for table, error in skipped]
+        failing, before = report.failing, self._failing.get(report.layer, {})
         report.is_news = not (self.is_continuous and report.is_idle and failing == before)
         self._failing[report.layer] = failing
         report.end()
-        export(run.config.run.metrics, report)
+        self._exporter.export(run, files)
         if report.is_news:
             write_report(run, files)
         if isinstance(files, HadoopFiles) and not is_dead and time.monotonic() >= self._expires_at:
@@ -293,6 +297,28 @@ class TableScheduler:
             before_sleep=_log_retry,
             reraise=True,
         )(do)
+
+    def attempt(self, config: Config, layer: RunLayer, do: Callable[[], Sequence[Report]]) -> Sequence[Report]:
+        """Run layers, and retry while a server does not respond.
+
+        Args:
+            layer: the first one, or the command.
+
+        Returns:
+            The reports of `do`. If it fails before its tables start: a report with the error, which is also written.
+        """
+        report = Report(layer=layer)
+        try:
+            return self.with_retry(do)
+        except CdcLakeError as error:
+            logger.debug("%s", layer, exc_info=True)
+            report.error = ReportedError.of(error)
+        run = Run.begin(config, report)
+        try:
+            self.end(run, self.files(run.lake))
+        except CdcLakeError as error:  # Java does not start, which a lake on a store needs
+            logger.warning("the report of this run was not written: %s", error)
+        return [report]
 
     def _pause(self, seconds: float) -> None:
         self._stopping.wait(seconds)
@@ -379,12 +405,23 @@ class TableScheduler:
         """Process one batch; returns whether there are more. A failure is recorded in the table's report and ends its
         work.
         """
-        before, table_report.status = table_report.status, "working"
+        layer, before, table_report.status = tables.report.layer, table_report.status, "working"
         has_more = self._process_next(tables.work, spark, table_report, tables.leases)
         if table_report.status == "working":
             table_report.status = "unchanged" if before == "waiting" else before
-        if not has_more:
-            logger.info("%s: %s %s %s", tables.report.layer, table_report.table, table_report.status, table_report.rows)
+        if table_report.error:
+            is_known = self._failing.get(layer, {}).get(table_report.table) == table_report.error.code
+            level = logging.DEBUG if is_known else logging.ERROR
+            logger.log(
+                level,
+                "%s: %s failed: %s %s",
+                layer,
+                table_report.table,
+                table_report.error.code,
+                table_report.error.message,
+            )
+        elif not has_more:
+            logger.info("%s: %s %s %s", layer, table_report.table, table_report.status, table_report.rows)
         return has_more
 
     def _process_next(self, work: Work, spark: SparkSession, table_report: TableReport, leases: Leases | None) -> bool:

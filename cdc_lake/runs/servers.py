@@ -35,10 +35,10 @@ def open_source(config: Config, spark: Callable[[], SparkSession]) -> TopicSourc
 
 @dataclass
 class SourceView:
-    """The source of records for a command that only reads. It shows the lake even if the source does not respond.
+    """The source of records for a command that only reads. It shows the lake even if the source cannot be opened.
 
     Attributes:
-        source: the source; None if it cannot be opened, because the embedded servers are not running.
+        source: the source; None if it cannot be opened, because the settings lack an address that works.
         error: why topics and offsets are unknown.
     """
 
@@ -53,18 +53,11 @@ class SourceView:
         Args:
             spark: see `open_source`.
             source: the source (default: that of the settings).
-
-        Raises:
-            ConfigError: see `open_source`.
         """
         try:
             source = source or open_source(config, spark)
             return cls(source, source.topics())
-        except InfrastructureError as error:
-            return cls(source, error=error)
-        except ConfigError as error:
-            if config.files.root or not config.kafka.is_embedded:
-                raise
+        except (InfrastructureError, ConfigError) as error:
             return cls(source, error=error)
 
     def logs(self, topics: Sequence[str]) -> Mapping[str, TopicLog]:

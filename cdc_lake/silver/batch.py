@@ -1,5 +1,6 @@
 """A silver batch: which of bronze's batches it merges, and what their columns tell before any record is decoded."""
 
+import logging
 import time
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
@@ -27,6 +28,7 @@ from cdc_lake.spark.arrow_stage import fit_in_driver, in_driver
 from cdc_lake.spark.expressions import built_once
 from cdc_lake.tables.progress import SidePin, SilverProgress
 
+logger = logging.getLogger(__name__)
 _TIMES = 20
 """Bins of the histogram of the source times in a batch."""
 _DEFAULTS = (
@@ -239,6 +241,12 @@ class Batch:
         rejecting = [one.name for one in expectations if one.on_fail == "reject" and numbers[one.name]]
         if rejecting:
             self.rejected = unmet.where(F.arrays_overlap(UNMET, F.array(*map(F.lit, rejecting))))
+            logger.warning(
+                "%s: events are rejected, because they do not meet %s; run `cdc-lake quarantine list --table %s`",
+                self.table.name,
+                ", ".join(f"{name} ({numbers[name]})" for name in rejecting),
+                self.table.name.partition("@")[0],
+            )
 
     def check_casts(self) -> None:
         """Check that the new events' values fit the types set in `schema.cast`.

@@ -39,6 +39,10 @@ class Files(ABC):
         """Total bytes of the files below a folder."""
 
     @abstractmethod
+    def modified_ms(self, path: str) -> int | None:
+        """Modification time of a file on the store's clock; None if it does not exist."""
+
+    @abstractmethod
     def read_bytes(self, path: str) -> bytes | None:
         """The content of a file; None if it does not exist."""
 
@@ -134,6 +138,10 @@ class LocalFiles(Files):
         """See `Files`. Checksums do not count."""
         files = local_path(folder).rglob("*")
         return sum(file.stat().st_size for file in files if file.suffix != ".crc" and file.is_file())
+
+    def modified_ms(self, path: str) -> int | None:
+        file = local_path(path)
+        return file.stat().st_mtime_ns // 1_000_000 if file.exists() else None
 
     def remove(self, path: str) -> None:
         """See `Files`. Its checksum is removed too."""

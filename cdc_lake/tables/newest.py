@@ -90,10 +90,11 @@ class DataFile(NamedTuple):
     """A data file of a Delta table.
 
     Attributes:
-        most: column -> upper bound of its values in the file; not for all columns.
+        least, most: column -> lower and upper bound of its values in the file; not for all columns.
     """
 
     path: str
+    least: Mapping[str, Any]
     most: Mapping[str, Any]
 
 
@@ -108,9 +109,35 @@ def newest_rows(files: Files, path: str) -> tuple[Newest[BronzeProgress], list[D
         added = log.added() if log and newest else None
         if newest is None or added is None:
             return None
-        return newest, [DataFile(f"{path}/{unquote(add['path'])}", _most(add.get("stats"))) for add in added]
+        return newest, _data_files(path, added)
     except _NOT_PLAIN:
         return None
+
+
+def rows_at(files: Files, path: str, version: int) -> list[DataFile] | None:
+    """The data files of a Delta table at its newest version.
+
+    None if that is not `version`, or if only Delta can read the files.
+    """
+    try:
+        log = _delta_log(files, path)
+        added = log.added() if log and log.version == version else None
+        return None if added is None else _data_files(path, added)
+    except _NOT_PLAIN:
+        return None
+
+
+def commit_ms_after(files: Files, path: str, format: Literal["delta", "hudi"], version: int) -> int | None:
+    """When the first commit after a version was made, by the time of its file, ms; None if there is none."""
+    folder = f"{path}/{LOG_FOLDER}"
+    if format == "hudi":
+        folder = _hudi_timeline(files, path)
+        found = [match for name in files.names(folder) if (match := _INSTANT.fullmatch(name))]
+        commits = {int(instant["at"]): instant[0] for instant in found if instant["action"] in WRITTEN}
+    else:
+        commits = {int(match[1]): match[0] for name in files.names(folder) if (match := _COMMIT.fullmatch(name))}
+    later = [number for number in commits if number > version]
+    return files.modified_ms(f"{folder}/{commits[min(later)]}") if later else None
 
 
 def rows_where(
@@ -119,20 +146,23 @@ def rows_where(
     condition: "pc.Expression",
     columns: Sequence[str],
     *,
-    least: Mapping[str, Any],
+    least: Mapping[str, Any] | None = None,
+    most: Mapping[str, Any] | None = None,
 ) -> "pa.Table":
     """The rows of a table that meet a condition.
 
     Args:
         columns: the columns to return, including those of the condition.
-        least: column -> lower bound of its values in rows that meet the condition. Other files are not opened.
+        least, most: column -> lower and upper bound of its values in rows that meet the condition. Other files are not
+            opened.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     tables = [pa.table({name: pa.nulls(0) for name in columns})]
     for file in rows:
-        if all(file.most.get(name, value) >= value for name, value in least.items()):
+        may_be_high = all(file.most.get(name, value) >= value for name, value in (least or {}).items())
+        if may_be_high and all(file.least.get(name, value) <= value for name, value in (most or {}).items()):
             with files.open(file.path) as source:
                 # Without Arrow's threads, which may abort the process if they call back while Python ends.
                 read = pq.ParquetFile(source).read(list(columns), use_threads=False)
@@ -151,9 +181,14 @@ def newest_schema(files: Files, path: str) -> StructType | None:
         return None
 
 
-def _most(statistics: str | None) -> Mapping[str, Any]:
-    max_values: Mapping[str, Any] = json.loads(statistics).get("maxValues", {}) if statistics else {}
-    return max_values
+def _data_files(path: str, added: Sequence[Mapping[str, Any]]) -> list[DataFile]:
+    """The data files of `add` actions."""
+    data_files = []
+    for add in added:
+        statistics = json.loads(add.get("stats") or "{}")
+        bounds = (statistics.get(name, {}) for name in ("minValues", "maxValues"))
+        data_files.append(DataFile(f"{path}/{unquote(add['path'])}", *bounds))
+    return data_files
 
 
 _NOT_PLAIN = (OSError, ValueError, KeyError, TypeError, CdcLakeError)
@@ -248,7 +283,7 @@ def _of_hudi(files: Files, path: str, kind: type[P]) -> Newest[P] | None:
     folder = f"{path}/{METADATA_FOLDER}"
     if f"{HUDI_CHECKSUM}=".encode() not in _content(files, f"{folder}/hoodie.properties"):
         return None
-    timeline = f"{folder}/timeline" if files.exists(f"{folder}/timeline") else folder
+    timeline = _hudi_timeline(files, path)
     contents = {name: _content(files, f"{timeline}/{name}") for name in files.names(timeline) if name[0].isdigit()}
     sizes = {name: len(content) for name, content in contents.items()}
     instants = [match for name in sorted(sizes, reverse=True) if (match := _INSTANT.fullmatch(name))]
@@ -262,6 +297,12 @@ def _of_hudi(files: Files, path: str, kind: type[P]) -> Newest[P] | None:
             size = files.size(path) if isinstance(files, LocalFiles) else None
             return Newest(progress, metadata[TABLE_ID], int(written[0]["at"]), size)
     return None
+
+
+def _hudi_timeline(files: Files, path: str) -> str:
+    """The folder of a Hudi table's commits, which depends on the table's version."""
+    folder = f"{path}/{METADATA_FOLDER}"
+    return f"{folder}/timeline" if files.exists(f"{folder}/timeline") else folder
 
 
 def _content(files: Files, path: str) -> bytes:

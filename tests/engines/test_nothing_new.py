@@ -1,6 +1,7 @@
 """Runs without new records end without Spark, but only if cdc_lake wrote the newest commit of each table."""
 
 import shutil
+import time
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -15,6 +16,7 @@ from support.fakes import FakeBroker
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import CatalogConfig, Config, GoldConfig, LakeConfig, StorageConfig, TableConfig
 from cdc_lake.gold.run import run_gold
+from cdc_lake.lake import lake as lake_module
 from cdc_lake.lake import readers as readers_module
 from cdc_lake.operations import status as status_module
 from cdc_lake.operations.status import status
@@ -27,7 +29,7 @@ from cdc_lake.spark.session import lake_files
 from cdc_lake.storage.files import LocalFiles
 from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.newest import newest_commit
+from cdc_lake.tables.newest import commit_ms_after, newest_commit
 from cdc_lake.tables.progress import BronzeProgress, SilverProgress
 
 MODEL = """\
@@ -196,20 +198,51 @@ def test_status_without_spark_equals_status_with_spark(
     found = status(config, ["*"], source=broker).tables
 
     assert len(opened) == 1 + 1 + 4 + 1  # by table: those of the four files that may have rows to count
-    assert [(one.commit, one.behind_records) for one in found] == [(4, 1), (3, 1), (None, 7), (3, 1)]
-    assert found[0].quarantined == 1
+    assert [(one.commit, one.behind_records) for one in found] == [(4, 1), (3, 1), (None, 7), (3, 1), (3, None)]
+    assert [one.quarantined for one in found] == [1, 0, 0, 0, None]
+    gold = found[-1]
+    assert (gold.layer, gold.table, gold.behind_seconds, gold.lag_seconds) == ("gold", "total", 0, found[1].lag_seconds)
     with monkeypatch.context() as patch:
         patch.setattr(readers_module, "newest_rows", lambda files, path: None)
+        patch.setattr(lake_module.Lake, "newest_gold", lambda *arguments: None)
         by_spark = status(config, ["*"], spark, source=broker).tables
-    assert [one.model_dump(exclude={"behind_seconds"}) for one in found] == [
-        one.model_dump(exclude={"behind_seconds"}) for one in by_spark
-    ]
+    ages = {"behind_seconds", "lag_seconds"}
+    assert [one.model_dump(exclude=ages) for one in found] == [one.model_dump(exclude=ages) for one in by_spark]
     assert [one.behind_seconds for one in found] == pytest.approx([one.behind_seconds for one in by_spark], abs=60)
     for file in (root / "bronze").rglob("*.parquet"):
         if "_delta_log" not in file.parts:
             file.write_bytes(b"")
     with pytest.raises(AssertionError, match="a session is made"):
         status(config, ["*"], source=broker)
+
+
+def test_status_shows_since_when_gold_is_behind(lake: Lake, tmp_path: Path) -> None:
+    root = shutil.copytree(lake.config.lake.root, tmp_path / "lake")
+    config = lake.config.model_copy(update={"lake": LakeConfig(root=str(root))})
+    began = time.time()
+    lake.broker.append(lake.topic.change("u", 1, {"n": 9}, lsn=9))
+    for layer in ("bronze", "silver"):
+        assert lake.run(layer, config).exit_code == 0
+
+    (behind,) = status(config, ["total"], source=lake.broker).tables
+    assert lake.run("gold", config).exit_code == 0
+    (current,) = status(config, ["total"], source=lake.broker).tables
+
+    assert behind.behind_seconds and 0 < behind.behind_seconds <= time.time() - began + 0.1
+    assert (behind.lag_seconds, behind.is_late(0)) == (behind.behind_seconds, True)
+    assert (current.behind_seconds, current.lag_seconds, current.is_late(0)) == (0, 0, False)
+    assert current.last_run and current.last_run.status == "ok"
+
+
+def test_time_of_the_next_commit_is_that_of_its_file(lake: Lake) -> None:
+    for target in lake_of(lake.config).silver(lake.topic.table):
+        newest = target.newest(LocalFiles())
+        assert newest is not None
+        path, format = target.path, target.storage.format
+        first_ms = commit_ms_after(LocalFiles(), path, format, -1)
+
+        assert first_ms and 0 <= time.time() - first_ms / 1000 < 3600
+        assert commit_ms_after(LocalFiles(), path, format, newest.version) is None
 
 
 def newest_file(path: Path) -> Path:

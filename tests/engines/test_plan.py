@@ -17,6 +17,7 @@ from cdc_lake.bronze.run import run_bronze
 from cdc_lake.cli.look import _print_plan
 from cdc_lake.config import Config, LakeConfig, StackConfig, TableConfig
 from cdc_lake.errors import ConfigError, InfrastructureError
+from cdc_lake.operations import plan as plan_module
 from cdc_lake.operations.plan import Plan, plan
 from cdc_lake.registries.subjects import SubjectVersion
 from cdc_lake.runs.context import Leases, lake_of
@@ -62,6 +63,21 @@ def planned(spark: SparkSession, place: EvolvingLake, root: Path, among: Sequenc
     found = plan(config, ["*"], spark, source=place.lake.broker, subjects=announcing)
     assert content(root) == before
     return found
+
+
+def test_plan_of_new_topics_starts_no_session(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise AssertionError("a session is made")
+
+    monkeypatch.setattr(plan_module, "build_session", refuse)
+    topic, broker = Topic({"text": OPTIONAL_STRING}), FakeBroker()
+    broker.append(topic.change("c", 1, {"text": "x"}, lsn=1))
+
+    (new,) = plan(Config(lake=LakeConfig(root=str(tmp_path))), ["*"], source=broker, subjects=Announcing("{}")).tables
+
+    assert (new.table, new.what, new.records, new.held_by) == (topic.table, "creates the table", 1, None)
 
 
 def test_plan_matches_the_next_run(spark: SparkSession, tmp_path: Path) -> None:

@@ -25,12 +25,19 @@ from cdc_lake.bronze.run import run_bronze
 from cdc_lake.cli.app import app
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig, TableType
 from cdc_lake.errors import ConfigError
+from cdc_lake.lake.readers import SparkReader
+from cdc_lake.lake.states import bronze_state, silver_state
+from cdc_lake.operations import quarantine as quarantine_module
 from cdc_lake.operations import replay as replay_module
-from cdc_lake.operations.quarantine import ALL, OffsetRange, Selection, list_quarantined
+from cdc_lake.operations.quarantine import ALL, OffsetRange, QuarantineListing, Selection, list_quarantined
 from cdc_lake.operations.replay import drop_quarantined, replay_quarantined
 from cdc_lake.operations.status import status
-from cdc_lake.runs.report import TableReport
+from cdc_lake.runs.context import Run as BegunRun
+from cdc_lake.runs.context import lake_of
+from cdc_lake.runs.metrics import states
+from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.silver.run import run_silver
+from cdc_lake.storage.files import LocalFiles
 
 COLUMNS = {"n": OPTIONAL_INT, "body": OPTIONAL_STRING}
 POSITIVE = {"name": "positive", "holds": "n > 0", "on_fail": "reject"}
@@ -197,6 +204,52 @@ def test_quarantine_commands_from_list_to_drop_fit_80_columns(
     assert (here.rows()[1][:2], here.statuses()[2]) == ((-3, "secret too"), ("ok", True))
     for wrong in (["drop", *table, "--because", " "], ["list", "--offset", "120"], ["list", "--since", "2026-11-23"]):
         assert isinstance(CliRunner().invoke(app, ["quarantine", *wrong]).exception, ConfigError)
+
+
+@pytest.mark.core
+def test_metrics_count_what_is_quarantined_now(here: QuarantineLake, caplog: pytest.LogCaptureFixture) -> None:
+    first, cut = here.change(1, 1, 1, op="c"), here.change(2, 2, 22)
+    here.land(first, replace(cut, value=(cut.value or b"")[:-3]), here.change(3, 1, -3))  # 1: broken, 2: rejected
+    here.fold()
+    assert (here.land().status, here.fold()[0].status) == ("unchanged", "unchanged")
+    lake, name = lake_of(here.config()), here.topic.table
+
+    def quarantined() -> list[int | None]:
+        """Of bronze and silver, as the metrics have them; Spark counts the same."""
+        runs = [Report(layer=layer, tables=[TableReport(table=name)]) for layer in ("bronze", "silver")]
+        found = [states(BegunRun.begin(here.config(), run), LocalFiles())[name] for run in runs]
+        reader = SparkReader(lake, here.spark)
+        bronze, (target,) = reader.bronze(name), lake.silver(name)
+        by_spark = [bronze_state(bronze), silver_state(reader, target, bronze)]
+        assert [one.quarantined for one in found] == [one.quarantined for one in by_spark]
+        return [one.quarantined for one in found]
+
+    assert quarantined() == [1, 1]
+    here.drop(Selection(reasons=["expectation"]))
+    assert quarantined() == [1, 0]
+    here.drop(ALL)
+    assert quarantined() == [0, 0]
+    command = f"run `cdc-lake quarantine list --table {name}`"
+    broken, rejected = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    assert broken.startswith(f"{name}: 1 records of batch 1 were quarantined, first [0]@1: value: the bytes end")
+    assert rejected == f"{name}: events are rejected, because they do not meet positive (1); {command}"
+    assert broken.endswith(command)
+
+
+@pytest.mark.core
+def test_empty_quarantine_is_listed_without_spark(here: QuarantineLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise AssertionError("a session is made")
+
+    here.land(here.change(1, 1, 1, op="c"))
+    here.fold()
+    monkeypatch.setattr(quarantine_module, "build_session", refuse)
+    assert list_quarantined(here.config(), ["*"]) == QuarantineListing()
+
+    here.land(here.change(2, 1, -1))
+    here.fold()
+    with pytest.raises(AssertionError, match="a session is made"):
+        list_quarantined(here.config(), ["*"])
 
 
 @pytest.mark.deep

@@ -188,6 +188,10 @@ def test_without_terminal_rebuild_shows_and_needs_yes(
     assert command(place, "--yes") == 0
     assert (place.rows(), never_asked.is_asked) == (rows, False)
     assert command(place, "--yes", "--dry-run") == 2
+    capsys.readouterr()
+    assert command(place, "--json") == 0
+    out, err = capsys.readouterr()
+    assert "No row differs, so nothing was changed" in err and not json.loads(out)["tables"][0]["batches"]
 
 
 def test_silver_changed_since_shown_is_not_rebuilt(

@@ -229,6 +229,22 @@ def test_failing_tables_do_not_stop_the_others(run: Callable[..., Report]) -> No
     assert report.exit_code == 20
 
 
+def test_failure_is_logged_once_when_it_happens(
+    run: Callable[..., Report], spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def act(own: SparkSession, done: TableReport) -> None:
+        if done.table == "a":
+            raise InfrastructureError("a", "no answer", "wait")
+        errors.append([record.getMessage() for record in caplog.records if record.levelname == "ERROR"])
+
+    errors, scheduler = list[list[str]](), TableScheduler(1, spark, is_continuous=True)
+    for _ in range(2):
+        report = run(Doing({"a": 1, "b": 1}, act), scheduler)
+        scheduler.end(Run.begin(Config(lake=LakeConfig(root=str(tmp_path))), report), LocalFiles())
+
+    assert errors == [["silver: a failed: CDC-300 a: no answer; wait"]] * 2
+
+
 def test_parallel_workers_have_isolated_session_settings(run: Callable[..., Report], spark: SparkSession) -> None:
     together = threading.Barrier(2, timeout=60)
     seen: dict[str, tuple[str | None, str | None, str | None]] = {}

@@ -106,7 +106,7 @@ def test_unknown_model_exits_2_before_spark_starts(call: Submit, lake: Path, mon
 
     assert done.code == 2
     assert re.search(r"error CDC-201 film_revenues: there is no such model .*similar names: film_revenue", done.said)
-    assert not lake.exists()
+    assert [file.name for file in lake.iterdir()] == ["_runs"]
 
 
 def read_json(file: Path) -> dict[str, object]:
@@ -148,7 +148,9 @@ def test_unavailable_broker_exits_10_and_is_named(call: Submit, closed_port: int
     assert f"error CDC-300 Kafka at 127.0.0.1:{closed_port}: the broker does not respond" in done.said
     assert "run again" in done.said
     assert "Traceback" not in done.said
-    assert not lake.exists()
+    assert [file.name for file in lake.iterdir()] == ["_runs"]
+    (report,) = map(read_json, (lake / "_runs").glob("*.json"))
+    assert (report["layer"], report["tables"]) == ("bronze", []) and "does not respond" in str(report["error"])
 
 
 @pytest.mark.core

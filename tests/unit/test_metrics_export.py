@@ -9,9 +9,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cdc_lake.config import MetricsConfig
-from cdc_lake.errors import CdcLakeError, InstallationError
-from cdc_lake.runs.metrics import HELP, check_exporters, export, samples
-from cdc_lake.runs.report import Freshness, Report, TableReport
+from cdc_lake.errors import CdcLakeError, InfrastructureError, InstallationError
+from cdc_lake.lake.states import TableState
+from cdc_lake.runs.metrics import HELP, RUN_HELP, check_exporters, export, run_samples, samples
+from cdc_lake.runs.report import Freshness, Report, ReportedError, TableReport
 
 pytestmark = pytest.mark.core
 
@@ -36,20 +37,24 @@ def report() -> Report:
     return Report(layer="bronze", tables=[film, rental], ended_at=datetime(2026, 11, 23, tzinfo=UTC))
 
 
-def parsed(folder: Path, table: str) -> dict[tuple[str, frozenset[str]], float]:
+STATES = {FILM: TableState(quarantined=3, behind_records=7, behind_seconds=61.5)}
+
+
+def parsed(folder: Path, table: str | None) -> dict[tuple[str, frozenset[str]], float]:
     """Name and the values of the labels -> the number."""
-    text = (folder / f"cdc_lake_bronze_{table}.prom").read_text()
+    text = (folder / f"cdc_lake_bronze{f'_{table}' if table else ''}.prom").read_text()
     found = {}
     for family in text_string_to_metric_families(text):
-        assert family.type == "gauge" and family.documentation == HELP[family.name.removeprefix("cdc_lake_")]
+        assert family.type == "gauge"
+        assert family.documentation == (HELP | RUN_HELP)[family.name.removeprefix("cdc_lake_")]
         for sample in family.samples:
-            assert (sample.labels.pop("layer"), sample.labels.pop("table")) == ("bronze", table)
+            assert (sample.labels.pop("layer"), sample.labels.pop("table", None)) == ("bronze", table)
             found[sample.name, frozenset(sample.labels.values())] = sample.value
     return found
 
 
 def test_prometheus_reads_one_file_per_table(tmp_path: Path) -> None:
-    export(MetricsConfig(prometheus_folder=str(tmp_path / "metrics")), report())
+    export(MetricsConfig(prometheus_folder=str(tmp_path / "metrics")), report(), STATES)
 
     film, rental = parsed(tmp_path / "metrics", FILM), parsed(tmp_path / "metrics", RENTAL)
     assert {what: film["cdc_lake_rows", frozenset([what])] for what in ("read", "ok", "quarantined")} == {
@@ -67,6 +72,21 @@ def test_prometheus_reads_one_file_per_table(tmp_path: Path) -> None:
     assert film["cdc_lake_ended_timestamp_seconds", frozenset()] == report().ended_at.timestamp()  # type: ignore[union-attr]
     assert (film["cdc_lake_failed", frozenset()], rental["cdc_lake_failed", frozenset()]) == (0, 1)
     assert rental["cdc_lake_lag_offsets", frozenset(["after", "total"])] == 7
+    state = {name: film[f"cdc_lake_{name}", frozenset()] for name in ("behind_records", "behind_seconds")}
+    assert state == {"behind_records": 7, "behind_seconds": 61.5}
+    assert film["cdc_lake_quarantined_records", frozenset()] == 3
+    assert ("cdc_lake_quarantined_records", frozenset()) not in rental  # unknown is not 0
+
+
+def test_prometheus_has_a_failed_run_without_tables(tmp_path: Path) -> None:
+    error = ReportedError.of(InfrastructureError("Kafka", "it does not respond", "run again"))
+    ended_at = datetime(2026, 11, 23, tzinfo=UTC)
+
+    for failed in (Report(layer="bronze", ended_at=ended_at, error=error), report()):
+        export(MetricsConfig(prometheus_folder=str(tmp_path)), failed, {})
+        run = parsed(tmp_path, None)
+        assert run["cdc_lake_run_failed", frozenset()] == int(failed.error is not None)
+        assert run["cdc_lake_run_ended_timestamp_seconds", frozenset()] == ended_at.timestamp()
 
 
 def test_statsd_server_gets_each_metric_once() -> None:
@@ -79,9 +99,11 @@ def test_statsd_server_gets_each_metric_once() -> None:
             "cdc_lake.bronze.pagila_public_film.lag_offsets.before.total:12|g",
             "cdc_lake.bronze.pagila_public_film.seconds.dead_letters:250.000000|ms",
             "cdc_lake.bronze.pagila_public_rental.failed:1|g",
+            "cdc_lake.bronze.pagila_public_film.quarantined_records:3|g",
+            "cdc_lake.bronze.run_failed:0|g",
         }
 
-        export(MetricsConfig(statsd=f"127.0.0.1:{server.getsockname()[1]}"), report())
+        export(MetricsConfig(statsd=f"127.0.0.1:{server.getsockname()[1]}"), report(), STATES)
 
         lines: list[str] = []
         while not expected <= set(lines):
@@ -90,14 +112,16 @@ def test_statsd_server_gets_each_metric_once() -> None:
 
 
 def test_every_metric_has_a_description() -> None:
-    (film, _) = report().tables
-    assert {sample.name for sample in samples(report(), film)} == set(HELP)
+    bronze, silver = report(), report().model_copy(update={"layer": "silver"})
+    of_tables = [*samples(bronze, bronze.tables[0], STATES[FILM]), *samples(silver, bronze.tables[0], STATES[FILM])]
+    assert {sample.name for sample in of_tables} == set(HELP)
+    assert {sample.name for sample in run_samples(bronze)} == set(RUN_HELP)
 
 
 def test_undeliverable_metrics_only_log_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
 
-    export(MetricsConfig(prometheus_folder=str(tmp_path / "file"), statsd="nowhere.invalid:8125"), report())
+    export(MetricsConfig(prometheus_folder=str(tmp_path / "file"), statsd="nowhere.invalid:8125"), report(), {})
 
     folder, server = (record.getMessage() for record in caplog.records)
     assert folder.startswith(

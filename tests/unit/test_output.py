@@ -8,13 +8,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from cdc_lake.cli.app import execute
-from cdc_lake.cli.look import _print_plan, _print_status, _print_story
-from cdc_lake.cli.output import LogFormatter, Output, answer, print_rows
+from cdc_lake.cli.look import _print_plan, _print_story
+from cdc_lake.cli.output import LogFormatter, Output, answer, print_round, print_rows, progress_line
 from cdc_lake.cli.run import RunOptions, show_report
+from cdc_lake.cli.status import status_view
 from cdc_lake.errors import ConfigError
 from cdc_lake.operations.plan import Plan, TablePlan
 from cdc_lake.operations.status import Status, TableStatus
@@ -86,7 +88,7 @@ def test_status_plan_and_story_print_any_text_safely() -> None:
         changes={"n": (HOSTILE, FORGED)},
     )
 
-    _print_status(Status(tables=[stands], broker_error=HOSTILE), console)
+    console.print(Group(*status_view(Status(tables=[stands], broker_error=HOSTILE), [], 200)))
     planned = TablePlan(table="t", layer="silver", what=HOSTILE, why=[HOSTILE, FORGED])
     _print_plan(Plan(tables=[planned], warnings=[HOSTILE, FORGED]), console)
     _print_story(Story(table="t", key=f"{HOSTILE}{FORGED}", events=[event], left_out=0), console)
@@ -103,7 +105,49 @@ def test_plan_lists_the_offsets_and_batches_it_would_read() -> None:
 
     _print_plan(Plan(tables=[planned]), Output(file=out, width=200))
 
-    assert out.getvalue().splitlines()[1:] == ["  partition 0: offsets 3 to 4", "  bronze batches 1 to 4"]
+    assert out.getvalue().splitlines()[1:-1] == ["  partition 0: offsets 3 to 4", "  bronze batches 1 to 4"]
+
+
+def test_plan_ends_with_a_line_of_totals() -> None:
+    out = io.StringIO()
+    tables = [TablePlan(table=f"t{n}", layer="bronze", what="appends", records=1000) for n in range(39)]
+    refused = TablePlan(table="t39", layer="bronze", what="nothing: the topic is empty", refused=["its name"])
+
+    _print_plan(Plan(tables=[*tables, refused]), Output(file=out, width=80))
+
+    assert out.getvalue().splitlines()[-1] == "40 tables: 39 appends, 1 nothing; 39,000 records; 1 refused"
+
+
+def fleet_report(*, ended: bool) -> Report:
+    """A run of 40 tables."""
+    report = Report(layer="bronze", tables=[TableReport(table=f"shop.public.t{n:02}") for n in range(40)])
+    for done in report.tables[:4]:
+        done.status = "ok"
+        done.count(read=1000, ok=999, quarantined=1, control=0)
+    report.tables[4].status = "failed"
+    for done in () if ended else report.tables[5:9]:
+        done.status = "working"
+    if ended:
+        report.ended_at, report.seconds = datetime(2026, 11, 28, 21, 5, 3, tzinfo=UTC), {"tables": 3.3, "list": 0.1}
+    return report
+
+
+def test_live_line_counts_tables_and_rows() -> None:
+    assert progress_line(fleet_report(ended=False)) == (
+        "bronze: 36 of 40 tables, 4,000 rows; 1 failed; working on shop.public.t05, shop.public.t06, shop.public.t07 "
+        "and 1 more"
+    )
+
+
+def test_round_is_one_line_that_names_what_changed() -> None:
+    out = io.StringIO()
+
+    print_round(fleet_report(ended=True), Output(file=out, width=80))
+
+    assert out.getvalue().splitlines() == [
+        "2026-11-28 21:05:03Z bronze: 1 failed (shop.public.t04), 4 ok (shop.public.t00, shop.public.t01, "
+        "shop.public.t02 and 1 more), 35 unchanged; 4,000 read, 3,996 ok, 4 quarantined; 3.4 s"
+    ]
 
 
 def test_warnings_and_errors_cannot_forge_lines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cdc_lake.errors import CdcLakeError, DataLossError, InfrastructureError
-from cdc_lake.runs.report import Report, TableReport, check_totals
+from cdc_lake.runs.report import Report, ReportedError, TableReport, check_totals
 
 pytestmark = pytest.mark.core
 
@@ -113,6 +113,16 @@ def test_run_exit_code_is_that_of_the_worst_table() -> None:
     report.tables[1].fail(DataLossError("t", "gone", "reload"))
     assert report.exit_code == 20
     assert report.tables[1].status == "failed"
+
+
+def test_run_without_tables_exits_with_its_own_error() -> None:
+    error = ReportedError.of(InfrastructureError("broker", "down", "wait"))
+    report = Report(layer="bronze", error=error)
+
+    assert (report.exit_code, report.failing, report.is_idle) == (10, {"": "CDC-300"}, True)
+    report.unwritten = ReportedError.of(DataLossError("_runs", "read-only", "allow it"))
+    assert report.exit_code == 10
+    assert Report.model_validate_json(report.model_dump_json()).error == error
 
 
 def test_failure_in_the_report_has_all_fields_of_the_error() -> None:

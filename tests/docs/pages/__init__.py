@@ -24,7 +24,7 @@ from .doctor import doctor_checks  # noqa: E402
 from .errors import error_codes  # noqa: E402
 from .measures import metrics  # noqa: E402
 from .pictures import deletes, layers, log_order, placeholders, stale_events  # noqa: E402
-from .report import report_fields  # noqa: E402
+from .report import report_fields, status_fields  # noqa: E402
 from .settings import settings  # noqa: E402
 
 WHOLE: Mapping[Path, Callable[[], str]] = {
@@ -48,6 +48,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "settings": settings,
     "side columns": side_columns,
     "silver columns": silver_columns,
+    "status": status_fields,
 }
 PART = re.compile(r"(<!-- generated: ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 WITH_PARTS = tuple(page for page in sorted(DOCS.rglob("*.md")) if PART.search(page.read_text(encoding="utf-8")))

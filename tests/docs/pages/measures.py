@@ -1,8 +1,9 @@
-"""The table of metrics, from their help texts and a report that has each of them."""
+"""The table of metrics, from their help texts and reports that together have each of them."""
 
 from datetime import UTC, datetime
 
-from cdc_lake.runs.metrics import HELP, samples
+from cdc_lake.lake.states import TableState
+from cdc_lake.runs.metrics import HELP, RUN_HELP, run_samples, samples
 from cdc_lake.runs.report import Report, TableReport
 
 from .markdown import code, table
@@ -16,9 +17,15 @@ def metrics() -> str:
     )
     table_report.add_changes([(0, 1)])
     now = datetime.now(UTC)
-    report = Report(layer="bronze", run_id="r", started_at=now, ended_at=now, tables=[table_report])
-    found = {sample.name: sample for sample in samples(report, table_report)}
-    assert found.keys() == HELP.keys()
+    bronze, silver = (
+        Report(layer=layer, run_id="r", started_at=now, ended_at=now, tables=[table_report])
+        for layer in ("bronze", "silver")
+    )
+    state = TableState(behind_records=0, behind_seconds=0, quarantined=0)
+    every = [*samples(bronze, table_report, state), *samples(silver, table_report, state), *run_samples(bronze)]
+    found = {sample.name: sample for sample in every}
+    help_texts = HELP | RUN_HELP
+    assert found.keys() == help_texts.keys()
     rows = [
         (
             code(f"cdc_lake_{name}"),
@@ -26,6 +33,6 @@ def metrics() -> str:
             found[name].kind,
             text,
         )
-        for name, text in HELP.items()
+        for name, text in help_texts.items()
     ]
     return table(("Prometheus", "further labels", "StatsD", "meaning"), rows)

@@ -1,4 +1,4 @@
-"""Every field of a run's report, from the docstrings and tables in `cdc_lake.runs.report`."""
+"""Every field of a run's report and of the status, from the docstrings and tables of their modules."""
 
 import inspect
 import re
@@ -9,6 +9,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
+from cdc_lake.operations.status import Status
 from cdc_lake.runs.report import COUNTS, PHASES, RUN_PHASES, Described, Report
 
 from .markdown import code, prose, table, text
@@ -62,10 +63,18 @@ def _fields(model: type[BaseModel]) -> str:
     return table(headings, lines)
 
 
-def _sections(model: type[BaseModel], path: str) -> Iterator[str]:
-    """A section for a model, one for each of its objects whose names are listed, and those of the models in it."""
-    title = code(path) if path else "The run"
-    yield f"## {title}\n\n{prose((model.__doc__ or '').partition('Attributes:')[0])}\n"
+def _sections(model: type[BaseModel], path: str, title: str, described: dict[type[BaseModel], str]) -> Iterator[str]:
+    """A section for a model, one for each of its objects whose names are listed, and those of the models in it.
+
+    Args:
+        described: the models that have a section, and the path of each.
+    """
+    yield f"## {title}\n"
+    if model in described:
+        yield f"The fields are those of {code(described[model])}.\n"
+        return
+    described[model] = path
+    yield f"{prose((model.__doc__ or '').partition('Attributes:')[0])}\n"
     yield _fields(model)
     for name, field in model.model_fields.items():
         inner = f"{path}.{name}".lstrip(".") + ("[]" if get_origin(field.annotation) is list else "")
@@ -74,9 +83,14 @@ def _sections(model: type[BaseModel], path: str) -> Iterator[str]:
             yield f"## {code(inner)}\n"
             yield table(("name", "layers", "meaning"), rows)
         elif (below := _model(field.annotation)) and not field.exclude:
-            yield from _sections(below, inner)
+            yield from _sections(below, inner, code(inner), described)
 
 
 def report_fields() -> str:
     """A section for each object of the report."""
-    return "\n".join(_sections(Report, ""))
+    return "\n".join(_sections(Report, "", "The run", {}))
+
+
+def status_fields() -> str:
+    """A section for each object of the status."""
+    return "\n".join(_sections(Status, "", "The lake", {}))
