@@ -41,7 +41,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(project.init)
+app.command(
+    epilog="Example: cdc-lake init --brokers broker:9092 --registry http://registry:8081 --table 'shop.public.*'"
+)(project.init)
 app.add_typer(project.app, name="config")
 app.add_typer(run.app, name="run")
 app.add_typer(quarantine.app, name="quarantine")
@@ -51,15 +53,15 @@ app.add_typer(clusters.emr_app, name="emr")
 app.add_typer(jars.app, name="jars")
 app.add_typer(project.jobs_app, name="jobs")
 app.add_typer(schemas.app, name="schemas")
-app.command()(demo.demo)
-app.command()(clusters.package)
-app.command()(recover.rebuild)
-app.command()(recover.seek)
-app.command()(look.doctor)
-app.command()(status.status)
-app.command()(look.plan)
-app.command()(look.story)
-app.command()(look.reconcile)
+app.command(epilog="Example: cdc-lake demo --recorded")(demo.demo)
+app.command(epilog="Example: cdc-lake package --s3a")(clusters.package)
+app.command(epilog="Example: cdc-lake rebuild --table shop.public.orders --dry-run")(recover.rebuild)
+app.command(epilog="Example: cdc-lake seek --table shop.public.orders --to 0:1200")(recover.seek)
+app.command(epilog="Example: cdc-lake doctor --connect http://connect:8083")(look.doctor)
+app.command(epilog="Example: cdc-lake status --max-lag 5m")(status.status)
+app.command(epilog="Example: cdc-lake plan --table 'shop.public.*'")(look.plan)
+app.command(epilog="Example: cdc-lake story shop.public.orders 17")(look.story)
+app.command(epilog="Example: cdc-lake reconcile --table 'shop.public.*'")(look.reconcile)
 
 
 def _print_version(asked: bool) -> None:

@@ -23,7 +23,7 @@ Layers = Annotated[
 ]
 
 
-@app.command()
+@app.command(epilog="Example: cdc-lake catalog sync")
 def sync(
     table: OptionalTablesOrModels = None, layer: Layers = None, config: ConfigFile = None, as_json: Json = False
 ) -> None:
@@ -36,7 +36,7 @@ def sync(
     raise typer.Exit(worst_exit_code(one.error.exit_code for one in report.entries if one.error))
 
 
-@app.command()
+@app.command(epilog="Example: cdc-lake catalog check --table 'shop.public.*'")
 def check(
     table: OptionalTablesOrModels = None, layer: Layers = None, config: ConfigFile = None, as_json: Json = False
 ) -> None:
@@ -52,7 +52,7 @@ def check(
         )
 
 
-@app.command()
+@app.command(epilog="Example: cdc-lake catalog drop --table shop.public.orders")
 def drop(
     table: Annotated[
         list[str], typer.Option("--table", help="Select topics, or gold models, by name or glob; repeatable.")

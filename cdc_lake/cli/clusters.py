@@ -66,7 +66,7 @@ def _print_package(folder: Path, plan: UploadPlan) -> None:
     say(f"in {folder}; see {PLAN} for where each file goes (docs/how-to/clusters.md)")
 
 
-@emr_app.command(context_settings=_PASS_ON)
+@emr_app.command(context_settings=_PASS_ON, epilog="Example: cdc-lake emr render bronze --table 'shop.public.*'")
 def render(
     job: Job,
     flags: Flags = None,
@@ -85,7 +85,7 @@ def render(
         answer(target.line(submission))
 
 
-@emr_app.command(context_settings=_PASS_ON)
+@emr_app.command(context_settings=_PASS_ON, epilog="Example: cdc-lake emr submit silver --table 'shop.public.*'")
 def submit(job: Job, flags: Flags = None, cluster_id: ClusterId = None, config: ConfigFile = None) -> None:
     """Submit a job. Prints the id of its step or job run."""
     target, submission = _opened(job, flags or [], cluster_id, config)

@@ -205,7 +205,7 @@ def _export(settings: Path) -> str:
     return f"export CDC_LAKE_CONFIG={shlex.quote(str(_short(settings)))}"
 
 
-@stack_app.command()
+@stack_app.command(epilog="Example: cdc-lake stack up")
 def up(
     folder: Folder = None,
     metastore: Annotated[bool, typer.Option("--metastore", help="Also start a Hive metastore.")] = False,
@@ -218,13 +218,13 @@ def up(
     _print_status(stack)
 
 
-@stack_app.command()
+@stack_app.command(epilog="Example: cdc-lake stack status")
 def status(folder: Folder = None) -> None:
     """Print one line for each server."""
     _print_status(_stack(folder))
 
 
-@stack_app.command()
+@stack_app.command(epilog="Example: cdc-lake stack connect --database shop --table public.orders")
 def connect(
     database: Annotated[str, typer.Option(help="Capture this database of the embedded Postgres.")],
     tables: Annotated[
@@ -246,7 +246,7 @@ def connect(
         say(f"{database}: {table} goes to the topic {name}.{table}")
 
 
-@stack_app.command()
+@stack_app.command(epilog="Example: cdc-lake stack down --delete")
 def down(
     folder: Folder = None,
     delete: Annotated[bool, typer.Option("--delete", help="Also delete all their data.")] = False,

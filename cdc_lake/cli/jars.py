@@ -25,7 +25,7 @@ Profile = Annotated[
 ]
 
 
-@app.command("fetch")
+@app.command("fetch", epilog="Example: cdc-lake jars fetch --s3a")
 def fetch_command(
     profile: Profile = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing if no jar had to be fetched.")] = False,
@@ -50,7 +50,7 @@ def fetch_command(
             write_spark_defaults(jars, cache, SPARK_DEFAULTS, conf=conf, java_module=PROFILES[name].java_module)
 
 
-@app.command("archive")
+@app.command("archive", epilog="Example: cdc-lake jars archive")
 def archive_command() -> None:
     """Archive the classes that runs load. Repeat it after updates."""
     from cdc_lake.cli.training import train  # imported here: it imports pyspark
@@ -60,7 +60,7 @@ def archive_command() -> None:
     say("Spark's classes are archived: each start takes less time")
 
 
-@app.command("verify")
+@app.command("verify", epilog="Example: cdc-lake jars verify")
 def verify_command(profile: Profile = None) -> None:
     """Check that every jar is present and matches its hash."""
     cache = cache_folder()
@@ -73,7 +73,7 @@ def verify_command(profile: Profile = None) -> None:
         raise InstallationError(f"jars in {cache}", ", ".join(problems), "run `cdc-lake jars fetch`")
 
 
-@app.command("list")
+@app.command("list", epilog="Example: cdc-lake jars list")
 def list_command(profile: Profile = None) -> None:
     """List the jars and what uses them."""
     for name, jars in _selected_profiles(profile):
@@ -82,7 +82,7 @@ def list_command(profile: Profile = None) -> None:
             say(f"  {jar.coordinates}  {','.join(jar.parts)}")
 
 
-@app.command("lock")
+@app.command("lock", epilog="Example: cdc-lake jars lock emr7")
 def lock_command(profile: Annotated[str, typer.Argument(help="Use the jars of this profile.")]) -> None:
     """Fetch a lock file's jars and write their hashes (for maintainers)."""
     relock(lock_file(profile))

@@ -91,7 +91,7 @@ def _registry_type(servers: "Servers") -> str:
         return default
 
 
-@app.command()
+@app.command(epilog="Example: cdc-lake config show --origin")
 def show(
     config: ConfigFile = None,
     origin: Annotated[
@@ -106,7 +106,7 @@ def show(
     print_rows(Output(), ("setting", "value", "from"), rows)
 
 
-@app.command()
+@app.command(epilog="Example: cdc-lake config schema > cdc-lake.schema.json")
 def schema() -> None:
     """Print the JSON Schema of the settings, for editors."""
     answer(json.dumps(Config.model_json_schema(), indent=2))
@@ -117,7 +117,7 @@ def jobs() -> None:
     """Keeps `path` the name of a command, although it is the only one."""
 
 
-@jobs_app.command()
+@jobs_app.command(epilog="Example: cdc-lake jobs path")
 def path() -> None:
     """Print the folder of bronze.py, silver.py, gold.py, maintain.py."""
     answer(str(PACKAGE / "jobs"))

@@ -53,7 +53,7 @@ def _quarantined(
     return _selection(reason, since, until, offset)
 
 
-@app.command("list")
+@app.command("list", epilog="Example: cdc-lake quarantine list --table 'shop.public.*' --each")
 @with_flags(_selection, "selection")
 def list_(
     table: OptionalTables = None,
@@ -74,7 +74,7 @@ def list_(
     show_result(listing, lambda: _print_listing(listing, Output()), as_json=as_json)
 
 
-@app.command()
+@app.command(epilog="Example: cdc-lake quarantine show --table shop.public.orders --offset 0@120")
 @with_flags(_selection, "selection")
 def show(
     table: Tables,
@@ -92,7 +92,7 @@ def show(
     show_result(records, lambda: _print_records(records, Output()), as_json=as_json)
 
 
-@app.command()
+@app.command(epilog="Example: cdc-lake quarantine replay --table shop.public.orders --reason lookup")
 @with_flags(_selection, "selection")
 def replay(table: Tables, config: ConfigFile = None, as_json: Json = False, *, selection: "Selection") -> None:
     """Replay records after you fixed the cause. Then run silver."""
@@ -105,7 +105,7 @@ def replay(table: Tables, config: ConfigFile = None, as_json: Json = False, *, s
     run_steps([RunStep("bronze", work)], config, RunOptions(as_json=as_json))
 
 
-@app.command()
+@app.command(epilog="Example: cdc-lake quarantine drop --table shop.public.orders --offset 0@120 --because 'test data'")
 @with_flags(_quarantined, "selection")
 def drop(
     table: Tables,

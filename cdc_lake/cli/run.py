@@ -70,7 +70,7 @@ FollowingModels = Annotated[
 ]
 
 
-@app.command()
+@app.command(epilog="Example: cdc-lake run bronze silver gold --table 'shop.public.*' --continuous")
 @with_flags(RunOptions, "options")
 def bronze(
     table: Tables,
@@ -105,7 +105,7 @@ def bronze(
     run_steps([RunStep("bronze", land)], config, options, models=model if LayerName.gold in following else ())
 
 
-@app.command()
+@app.command(epilog="Example: cdc-lake run silver --table shop.public.orders")
 @with_flags(RunOptions, "options")
 def silver(
     table: Tables,
@@ -129,14 +129,14 @@ def silver(
     run_steps([RunStep("silver", merge)], config, options, models=model if following else ())
 
 
-@app.command()
+@app.command(epilog="Example: cdc-lake run gold --model 'orders_*'")
 @with_flags(RunOptions, "options")
 def gold(model: Models, config: ConfigFile = None, *, options: RunOptions) -> None:
     """Refresh gold tables if their silver, model or CSV files changed."""
     run_steps([], config, options, models=model)
 
 
-@app.command()
+@app.command(epilog="Example: cdc-lake run maintain --table 'shop.public.*' --layer silver")
 def maintain(
     table: Annotated[
         list[str], required("--table", "Select topics, or gold models, by name or glob; required, repeatable.", A_TABLE)

@@ -26,7 +26,7 @@ Levels = Annotated[
 ]
 
 
-@app.command("list")
+@app.command("list", epilog="Example: cdc-lake schemas list")
 def list_command(config: ConfigFile = None, as_json: Json = False) -> None:
     """List the registry's subjects with version, id and compatibility."""
     subjects = _subjects(load_config(config))
@@ -40,7 +40,7 @@ def list_command(config: ConfigFile = None, as_json: Json = False) -> None:
     show_result(rows, lambda: print_rows(Output(), headings, cells), as_json=as_json)
 
 
-@app.command()
+@app.command(epilog="Example: cdc-lake schemas show shop.public.orders-value --version 2")
 def show(
     subject: Annotated[str, typer.Argument(help="Name the subject: <topic>-key or <topic>-value.")],
     version: Annotated[str | None, typer.Option("--version", help="Show this version (default: the latest).")] = None,
@@ -61,7 +61,7 @@ def show(
     show_result(row, lambda: answer(json.dumps(json.loads(text), indent=2, ensure_ascii=False)), as_json=as_json)
 
 
-@app.command()
+@app.command(epilog="Example: cdc-lake schemas diff")
 def diff(subject: SubjectNames = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """Compare gold topics' schemas with the latest registry versions."""
     from cdc_lake.registries.subjects import layout_changes
@@ -80,7 +80,7 @@ def diff(subject: SubjectNames = None, config: ConfigFile = None, as_json: Json 
     show_result(rows, lambda: say(*lines), as_json=as_json)
 
 
-@app.command()
+@app.command(epilog="Example: cdc-lake schemas check")
 def check(subject: SubjectNames = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """Check that gold topics' schemas are compatible. Exits with 2 if not."""
     from cdc_lake.registries.subjects import check_compatible
@@ -94,7 +94,7 @@ def check(subject: SubjectNames = None, config: ConfigFile = None, as_json: Json
     show_result(rows, lambda: say(*lines), as_json=as_json)
 
 
-@app.command()
+@app.command(epilog="Example: cdc-lake schemas register --level full")
 def register(
     subject: SubjectNames = None, level: Levels = None, config: ConfigFile = None, as_json: Json = False
 ) -> None:
@@ -113,7 +113,7 @@ def register(
     show_result(rows, lambda: say(*lines), as_json=as_json)
 
 
-@app.command()
+@app.command(epilog="Example: cdc-lake schemas restore")
 def restore(config: ConfigFile = None) -> None:
     """Restore the lake's damaged schema files. Exits with 20 if one is lost."""
     from cdc_lake.lake.schema_files import SchemaFiles

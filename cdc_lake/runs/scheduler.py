@@ -409,17 +409,10 @@ class TableScheduler:
         has_more = self._process_next(tables.work, spark, table_report, tables.leases)
         if table_report.status == "working":
             table_report.status = "unchanged" if before == "waiting" else before
-        if table_report.error:
-            is_known = self._failing.get(layer, {}).get(table_report.table) == table_report.error.code
+        if error := table_report.error:
+            is_known = self._failing.get(layer, {}).get(table_report.table) == error.code
             level = logging.DEBUG if is_known else logging.ERROR
-            logger.log(
-                level,
-                "%s: %s failed: %s %s",
-                layer,
-                table_report.table,
-                table_report.error.code,
-                table_report.error.message,
-            )
+            logger.log(level, "%s: %s failed: %s %s", layer, table_report.table, error.code, error.message)
         elif not has_more:
             logger.info("%s: %s %s %s", layer, table_report.table, table_report.status, table_report.rows)
         return has_more

@@ -46,6 +46,16 @@ def test_help_is_complete_at_80_columns(path: str, monkeypatch: pytest.MonkeyPat
     assert "<bool>" not in shown
 
 
+@pytest.mark.parametrize("path", [path for path, command in COMMANDS.items() if not hasattr(command, "commands")])
+def test_help_ends_with_an_example_of_the_command(path: str) -> None:
+    example = str(COMMANDS[path].epilog)
+    flags = {flag for one in COMMANDS[path].params for flag in getattr(one, "opts", [])}
+
+    assert example.startswith(f"Example: {path}")
+    passes_others_on = "flags" in {one.name for one in COMMANDS[path].params}
+    assert passes_others_on or {word for word in example.split() if word.startswith("--")} <= flags
+
+
 @pytest.mark.parametrize(
     ("command", "example"),
     [

@@ -63,7 +63,7 @@ def commands() -> str:
     for name, command in leaves:
         parts.append(f"## {name}\n\n{prose(command.help or '')}\n")
         if command.epilog:
-            parts.append(f"    {command.epilog}\n")
+            parts.append(f"    {command.epilog.removeprefix('Example: ')}\n")
         if command.params:
             parts.append(table(("flag or argument", "value", "default", "meaning"), _rows(command.params)))
     return "\n".join(parts)
