@@ -1,7 +1,7 @@
 """The status of every table: position, lag, last run and number of quarantined records."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import cache, partial
@@ -16,12 +16,11 @@ from cdc_lake.config import Config
 from cdc_lake.errors import CdcLakeError, DamagedFileError, IncompleteWriteError
 from cdc_lake.lake.lake import Lake, SilverTarget
 from cdc_lake.lake.readers import BronzeState, FilesReader, Reader, SparkReader, without_spark
-from cdc_lake.runs.context import PARALLEL_READS, lake_of, needs_hadoop, select_landed
+from cdc_lake.runs.context import PARALLEL_READS, lake_of, latest_reports, needs_hadoop, select_landed
 from cdc_lake.runs.report import Freshness, Report
 from cdc_lake.runs.servers import SourceView
 from cdc_lake.sources.logs import TopicLog, TopicSource, count_offsets
 from cdc_lake.spark.session import build_session, hadoop, lake_files
-from cdc_lake.storage.files import Files
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.damage import damage_error, with_cure
 from cdc_lake.tables.progress import BronzeProgress
@@ -114,27 +113,23 @@ def status(
     topics = select_landed(lake, files, tables)
     lake_status, logs = Status(), view.logs(topics)
     lake_status.broker_error = str(view.error) if view.error else None
-    runs, freshness = _last_runs(files, lake.reports)
     with ThreadPoolExecutor(PARALLEL_READS) as pool:
         plain = FilesReader(lake, files)
-        read = list(pool.map(lambda topic: without_spark(partial(_read_topic, lake, plain, topic)), topics))
+        read = list(pool.map(lambda topic: without_spark(partial(read_topic, lake, plain, topic)), topics))
     for topic, known in zip(topics, read, strict=True):
         try:
-            consumed, of_topic = known[0] if known else _read_topic(lake, SparkReader(lake, session()), topic)
+            consumed, of_topic = known[0] if known else read_topic(lake, SparkReader(lake, session()), topic)
         except _UNREADABLE as error:
             lake_status.tables.append(_unreadable_status(lake, "bronze", topic, error))
             continue
         if view.source is not None and topic in logs:
             _add_lag(of_topic[0], consumed, logs[topic], view.source)
         lake_status.tables += of_topic
-    for table in lake_status.tables:
-        table.last_run = runs.get((table.layer, table.table))
-        table.freshness = freshness.get(table.table) if table.layer == "silver" else None
-        table.last_reconcile = runs.get(("reconcile", table.table)) if table.layer == "silver" else None
+    add_last_runs(lake_status.tables, latest_reports(files, lake, _MAX_REPORTS))
     return lake_status
 
 
-def _read_topic(lake: Lake, reader: Reader, topic: str) -> tuple[BronzeProgress, list[TableStatus]]:
+def read_topic(lake: Lake, reader: Reader, topic: str) -> tuple[BronzeProgress, list[TableStatus]]:
     """Bronze's progress, and the status of the topic's tables, bronze first."""
     bronze = reader.bronze(topic)
     bronze_status = TableStatus(
@@ -191,12 +186,14 @@ def _seconds_since(then_ms: int | None) -> float:
     return 0.0 if then_ms is None else round(max(time.time() - then_ms / 1000, 0.0), 1)
 
 
-def _last_runs(storage: Files, folder: str) -> tuple[Mapping[tuple[str, str], LastRun], Mapping[str, Freshness]]:
-    """The last run by layer and table, and the last freshness by table, from the latest reports."""
-    last_runs, freshness = dict[tuple[str, str], LastRun](), dict[str, Freshness]()
-    names = [name for name in storage.names(folder) if name.endswith(".json")]
-    for name in reversed(names[-_MAX_REPORTS:]):
-        report = Report.model_validate_json(storage.read_text(f"{folder}/{name}"))
+def add_last_runs(tables: Iterable[TableStatus], reports: Iterable[Report]) -> None:
+    """Add the last runs and the last freshness to the status of tables.
+
+    Args:
+        reports: the latest, newest first.
+    """
+    runs, freshness = dict[tuple[str, str], LastRun](), dict[str, Freshness]()
+    for report in reports:
         for done in report.tables:
             last = LastRun(
                 run_id=report.run_id,
@@ -204,7 +201,11 @@ def _last_runs(storage: Files, folder: str) -> tuple[Mapping[tuple[str, str], La
                 status=done.status,
                 error=done.error.message if done.error else None,
             )
-            last_runs.setdefault((report.layer, done.table), last)
+            runs.setdefault((report.layer, done.table), last)
             if done.freshness:
                 freshness.setdefault(done.table, done.freshness)
-    return last_runs, freshness
+    for table in tables:
+        table.last_run = runs.get((table.layer, table.table))
+        if table.layer == "silver":
+            table.freshness = freshness.get(table.table)
+            table.last_reconcile = runs.get(("reconcile", table.table))
