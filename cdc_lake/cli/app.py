@@ -32,6 +32,7 @@ app.command()(recover.rebuild)
 app.command()(recover.seek)
 app.command()(look.status)
 app.command()(look.plan)
+app.command()(look.report)
 app.command()(look.story)
 app.command()(look.reconcile)
 
