@@ -40,6 +40,14 @@ def config(root: Path) -> Config:
     return Config(lake=LakeConfig(root=str(root / "lake")), gold=GoldConfig(models=str(root / "gold")))
 
 
+def run(layer: Any, minute: int, *tables: TableReport) -> Report:
+    return Report(layer=layer, started_at=START + timedelta(minutes=minute), tables=list(tables))
+
+
+def silver(table: str, *ages: tuple[float, int]) -> TableReport:
+    return TableReport(table=table, status="ok", freshness=Freshness.of(ages))
+
+
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a lake of two topics, a gold model, and the story of a key; all of its texts are hostile."""
@@ -47,6 +55,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_tables(root / "lake", ORDERS, quarantined=["cut off", HOSTILE, "cut off"], behind=7)
     write_tables(root / "lake", CUSTOMERS)
     write_reports(root / "lake", [ORDERS, CUSTOMERS], 120, error=HOSTILE)
+    slowest = run("silver", 1005, silver(HOSTILE, (1_000_000, 1)))
+    (root / "lake" / "_runs" / slowest.file_name).write_text(slowest.model_dump_json())
     (root / "gold").mkdir()
     (root / "gold" / "revenue.sql").write_text(MODEL)
     (root / "gold" / "broken.sql").write_text(f"-- name: {HOSTILE}\n")
@@ -166,14 +176,6 @@ def test_file_that_is_not_a_story_is_refused(root: Path, tmp_path: Path, saved: 
 def test_lake_without_tables_and_reports_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no table and no report"):
         read_facts(config(tmp_path), runs=1)
-
-
-def run(layer: Any, minute: int, *tables: TableReport) -> Report:
-    return Report(layer=layer, started_at=START + timedelta(minutes=minute), tables=list(tables))
-
-
-def silver(table: str, *ages: tuple[float, int]) -> TableReport:
-    return TableReport(table=table, status="ok", freshness=Freshness.of(ages))
 
 
 def test_freshness_has_the_median_and_the_slowest_table() -> None:
