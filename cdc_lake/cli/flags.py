@@ -30,8 +30,8 @@ def seconds(text: object) -> float:
     return float(match[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[match[2] or "s"]
 
 
-def _new_file(flag: str) -> Callable[[object], Path]:
-    """The parser of a flag that names an output file. It deletes the file of an earlier run."""
+def _output_file(flag: str) -> Callable[[object], Path]:
+    """The parser of a flag that names an output file."""
 
     def parsed(text: object) -> Path:
         file = Path(str(text)).absolute()
@@ -39,6 +39,16 @@ def _new_file(flag: str) -> Callable[[object], Path]:
             raise ConfigError(f"{flag} {file}", f"{file.parent} is not a directory", "create it, or name another file")
         if file.is_dir():
             raise ConfigError(f"{flag} {file}", "it is a directory", "name a file")
+        return file
+
+    return parsed
+
+
+def _new_file(flag: str) -> Callable[[object], Path]:
+    """`_output_file`, which also deletes the file of an earlier run."""
+
+    def parsed(text: object) -> Path:
+        file = _output_file(flag)(text)
         file.unlink(missing_ok=True)
         return file
 
@@ -91,6 +101,10 @@ JsonFile = Annotated[
         metavar="PATH",
         help="Write the latest run's report to this file.",
     ),
+]
+PageFile = Annotated[
+    Path,
+    typer.Option("--output", parser=_output_file("--output"), metavar="PATH", help="Write the page to this file."),
 ]
 Profile = Annotated[
     Path | None,

@@ -1,16 +1,17 @@
-"""Commands that change no table: `cdc-lake doctor`, `plan`, `story` and `reconcile`."""
+"""Commands that change no table: `cdc-lake doctor`, `plan`, `report`, `story` and `reconcile`."""
 
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from cdc_lake.cli.flags import ConfigFile, Json, JsonFile, OptionalTables, Parallel, RunOptions, Tables
-from cdc_lake.cli.output import Display, Output, print_rows, show_result
+from cdc_lake.cli.flags import ConfigFile, Json, JsonFile, OptionalTables, PageFile, Parallel, RunOptions, Tables
+from cdc_lake.cli.output import Display, Output, answer, print_rows, show_result
 from cdc_lake.cli.run import configure_logging, show_report
 from cdc_lake.config import EMBEDDED, http_url, load_config
 from cdc_lake.errors import ConfigError
@@ -71,6 +72,25 @@ def plan(table: OptionalTables = None, config: ConfigFile = None, as_json: Json 
     run_plan = preview(settings, table or ["*"])
     show_result(run_plan, lambda: _print_plan(run_plan, Output()), as_json=as_json)
     raise typer.Exit(ConfigError.exit_code if run_plan.refused else 0)
+
+
+def report(
+    output: PageFile = Path("cdc-lake-report.html"),
+    runs: Annotated[int, typer.Option("--runs", min=1, help="Read this many of the latest reports.")] = 1000,
+    story: Annotated[
+        list[Path] | None,
+        typer.Option("--story", metavar="PATH", help="Add a key's events from `story --json`; repeatable."),
+    ] = None,
+    config: ConfigFile = None,
+) -> None:
+    """Write tables, runs, quarantine and lineage to one HTML page."""
+    settings = load_config(config)
+    from cdc_lake.operations.page.facts import read_facts
+    from cdc_lake.operations.page.render import render  # imported here: it needs the `report` extra
+    from cdc_lake.storage.files import write_whole
+
+    write_whole(output, render(read_facts(settings, runs=runs, stories=story or ())))
+    answer(f"{output}: {output.stat().st_size / 1000:,.0f} kB")
 
 
 def story(

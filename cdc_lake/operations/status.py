@@ -3,7 +3,7 @@
 docs/reference/status.md is generated from this file, as docs/reference/report.md is from `cdc_lake.runs.report`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,7 +21,7 @@ from cdc_lake.errors import CdcLakeError, DamagedFileError
 from cdc_lake.lake.lake import Lake, topic_of
 from cdc_lake.lake.readers import FilesReader, Reader, SparkReader, without_spark
 from cdc_lake.lake.states import TableState, bronze_state, gold_state, seconds_since, silver_state
-from cdc_lake.runs.context import PARALLEL_READS, files_of, lake_of, model_header, select
+from cdc_lake.runs.context import PARALLEL_READS, files_of, lake_of, latest_reports, model_header, select
 from cdc_lake.runs.report import Freshness, Report, ReportedError
 from cdc_lake.runs.servers import SourceView
 from cdc_lake.sources.logs import TopicLog, TopicSource, count_offsets
@@ -156,7 +156,8 @@ def status(
     lake = lake_of(config)
     files = files_of(lake, spark)
     view = SourceView.of(config, session, source)
-    runs, landed, gold = _latest_runs(files, lake.reports), lake.names(files), lake.names(files, "gold")
+    runs = LatestRuns.of(latest_reports(files, lake, _MAX_REPORTS))
+    landed, gold = lake.names(files), lake.names(files, "gold")
     names = sorted({*landed, *gold, *runs.failing})
     if view.error and not (names or runs.failed):
         what = f"{view.error.what}, and there is no table in {lake.folder('bronze')} yet"
@@ -188,10 +189,10 @@ def _read_topics(
     """The status of the topics' bronze and silver tables."""
     found, logs, plain = list[TableStatus](), view.logs(topics), FilesReader(lake, files)
     with ThreadPoolExecutor(PARALLEL_READS) as pool:
-        read = list(pool.map(lambda topic: without_spark(partial(_read_topic, lake, plain, topic)), topics))
+        read = list(pool.map(lambda topic: without_spark(partial(read_topic, lake, plain, topic)), topics))
     for topic, known in zip(topics, read, strict=True):
         try:
-            progress, of_topic = known[0] if known else _read_topic(lake, SparkReader(lake, session()), topic)
+            progress, of_topic = known[0] if known else read_topic(lake, SparkReader(lake, session()), topic)
         except _UNREADABLE as error:
             found.append(_unreadable_status(lake, "bronze", topic, error))
             continue
@@ -204,7 +205,7 @@ def _read_topics(
     return found
 
 
-def _read_topic(lake: Lake, reader: Reader, topic: str) -> tuple[BronzeProgress, list[TableStatus]]:
+def read_topic(lake: Lake, reader: Reader, topic: str) -> tuple[BronzeProgress, list[TableStatus]]:
     """Bronze's progress, and the status of the topic's tables, bronze first."""
     bronze = reader.bronze(topic)
     of_topic = [_table_status("bronze", topic, bronze_state(bronze))]
@@ -271,7 +272,7 @@ def _oldest(*ages: float | None) -> float | None:
 
 
 @dataclass
-class _LatestRuns:
+class LatestRuns:
     """The latest run of each table, from the latest reports.
 
     Attributes:
@@ -293,24 +294,28 @@ class _LatestRuns:
         """Layer and table, where the latest run failed."""
         return sorted(key for key, run in self.last.items() if run.status == "failed" and key[0] in _LAYERS)
 
+    @classmethod
+    def of(cls, reports: Iterable[Report]) -> Self:
+        """The latest runs.
+
+        Args:
+            reports: newest first.
+        """
+        runs, layers = cls({}, {}, {}), set[str]()
+        for report in reports:
+            if report.error and report.layer not in layers:
+                runs.failed[report.layer] = LastRun.of(report, "failed", report.error)
+            layers.add(report.layer)
+            for table_report in report.tables:
+                if (key := (report.layer, table_report.table)) not in runs.last:
+                    runs.last[key] = LastRun.of(report, table_report.status, table_report.error)
+                if table_report.freshness:
+                    runs.freshness.setdefault(table_report.table, table_report.freshness)
+        return runs
+
     def add_to(self, table: TableStatus) -> None:
+        """Add the last run of a table, and the last freshness of a silver table."""
         table.last_run = self.last.get((table.layer, table.table))
         if table.layer == "silver":
             table.freshness = self.freshness.get(table.table)
             table.last_reconcile = self.last.get(("reconcile", table.table))
-
-
-def _latest_runs(files: Files, folder: str) -> _LatestRuns:
-    runs, layers = _LatestRuns({}, {}, {}), set[str]()
-    names = [name for name in files.names(folder) if name.endswith(".json")]
-    for name in reversed(names[-_MAX_REPORTS:]):
-        report = Report.model_validate_json(files.read_text(f"{folder}/{name}"))
-        if report.error and report.layer not in layers:
-            runs.failed[report.layer] = LastRun.of(report, "failed", report.error)
-        layers.add(report.layer)
-        for table_report in report.tables:
-            if (key := (report.layer, table_report.table)) not in runs.last:
-                runs.last[key] = LastRun.of(report, table_report.status, table_report.error)
-            if table_report.freshness:
-                runs.freshness.setdefault(table_report.table, table_report.freshness)
-    return runs

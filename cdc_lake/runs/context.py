@@ -5,6 +5,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from py4j.protocol import Py4JError
+from pydantic import ValidationError
 from pyspark.sql import SparkSession
 
 from cdc_lake.config import Config, LeaseConfig, StorageConfig
@@ -311,6 +313,22 @@ def write_report(run: Run, files: Files) -> None:
         what = f"cannot write the report: {str(exc).strip().splitlines()[0]}"
         report.unwritten = ReportedError.of(error or InfrastructureError(path, what, cure))
         logger.warning("the report of this run: %s", report.model_dump_json())
+
+
+def latest_reports(files: Files, lake: Lake, limit: int) -> list[Report]:
+    """The latest reports of a lake, newest first. A file that is not a report is skipped, with a warning in the log."""
+    names = [name for name in files.names(lake.reports) if name.endswith(".json")]
+    paths = [f"{lake.reports}/{name}" for name in reversed(names[-limit:])]
+    with ThreadPoolExecutor(PARALLEL_READS) as pool:
+        contents = list(pool.map(files.read_bytes, paths))
+    reports = []
+    for path, content in zip(paths, contents, strict=True):
+        try:
+            # A run may have removed the file since, because it expired.
+            reports += [] if content is None else [Report.model_validate_json(content)]
+        except ValidationError:
+            logger.warning("%s: it is not a report of this version, and was skipped", path)
+    return reports
 
 
 def remove_expired_reports(run: Run, files: HadoopFiles) -> None:

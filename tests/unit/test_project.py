@@ -198,7 +198,7 @@ def test_missing_package_error_names_an_extra_that_has_it(
     declared = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     packages = [*declared[extra[1]], *(declared["servers"] if extra[1] == "demo" else [])]
     names = {re.split(r"[\[>=]", package)[0].replace("-", "_") for package in packages}
-    assert {"delta": "delta_spark", "py4j": "pyspark"}.get(module, module) in names
+    assert {"delta": "delta_spark", "py4j": "pyspark", "vl_convert": "vl_convert_python"}.get(module, module) in names
 
 
 def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
