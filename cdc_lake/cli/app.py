@@ -61,7 +61,7 @@ app.command(epilog="Example: cdc-lake seek --table shop.public.orders --to 0:120
 app.command(epilog="Example: cdc-lake doctor --connect http://connect:8083")(look.doctor)
 app.command(epilog="Example: cdc-lake status --max-lag 5m")(status.status)
 app.command(epilog="Example: cdc-lake plan --table 'shop.public.*'")(look.plan)
-app.command(epilog="Example: cdc-lake report --output lake.html")(look.report)
+app.command(epilog="Example: cdc-lake report --output report.html")(look.report)
 app.command(epilog="Example: cdc-lake story shop.public.orders 17")(look.story)
 app.command(epilog="Example: cdc-lake reconcile --table 'shop.public.*'")(look.reconcile)
 

@@ -3,7 +3,6 @@
 `cdc-lake stack` runs its servers alone: Postgres, Kafka, a registry and Kafka Connect on this machine, without Docker.
 """
 
-import os
 import shlex
 import sys
 import time
@@ -18,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cdc_lake.cli.output import Output, answer, print_rows, say
-from cdc_lake.config import StackConfig, TableType, load_config, nearest_config
+from cdc_lake.config import TableType, load_config
 
 if TYPE_CHECKING:
     from cdc_lake.demo.result import DemoResult, Step
@@ -61,7 +60,7 @@ def demo(
         raise typer.Exit(_run_recorded(Path(folder or _RECORDED_FOLDER).resolve(), as_json=as_json))
     from cdc_lake.demo.run import SETTINGS, run_demo  # imported here: it needs the `demo` extra
 
-    place = Path(folder).resolve() if folder else _stack_folder().parent
+    place = Path(folder).resolve() if folder else Path(load_config().stack.folder).parent
     console = Output(stderr=as_json)
     result = run_demo(
         place,
@@ -264,13 +263,7 @@ def down(
 def _stack(folder: Path | None) -> "Stack":
     from cdc_lake.demo.servers.stack import Stack  # imported here: it needs the `demo` extra
 
-    return Stack(folder or _stack_folder())
-
-
-def _stack_folder() -> Path:
-    """The folder of the servers; without a configuration file the default one, in the working directory."""
-    is_configured = "CDC_LAKE_CONFIG" in os.environ or nearest_config()
-    return Path(load_config().stack.folder if is_configured else StackConfig().folder).resolve()
+    return Stack(folder or Path(load_config().stack.folder))
 
 
 def _print_status(stack: "Stack") -> None:

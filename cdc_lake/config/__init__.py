@@ -3,7 +3,7 @@
 from cdc_lake.config.base import Model, Name, in_words, is_reference, secret
 from cdc_lake.config.emr import EmrConfig
 from cdc_lake.config.kafka import ALLOWED_CLIENT_SETTINGS, JAVA_PRODUCER_SETTINGS, KafkaAuth, KafkaConfig, KafkaTls
-from cdc_lake.config.load import PACKAGE, config_path, load_config, nearest_config, settings_in_effect
+from cdc_lake.config.load import PACKAGE, config_path, load_config, settings_in_effect
 from cdc_lake.config.registry import RegistryAuth, RegistryConfig
 from cdc_lake.config.servers import (
     EMBEDDED,
@@ -104,7 +104,6 @@ __all__ = [
     "is_reference",
     "joint_name",
     "load_config",
-    "nearest_config",
     "secret",
     "settings_in_effect",
 ]

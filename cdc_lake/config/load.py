@@ -2,8 +2,9 @@
 
 Precedence: flag > environment (`CDC_LAKE__KAFKA__BOOTSTRAP_SERVERS=…`) > file > default. The file is that of
 `--config`, else of `CDC_LAKE_CONFIG`, else `cdc-lake.yml` or `conf/cdc-lake.yml` in the working directory or the
-nearest folder above it. Its relative paths start at its folder. `ssm:NAME` names a parameter of AWS' Parameter Store
-instead of a file; its relative paths start at `conf` in the working directory, where a job has the package's conf/.
+nearest folder above it. Its relative paths start at its folder; without a file, at the working directory. `ssm:NAME`
+names a parameter of AWS' Parameter Store instead of a file; its relative paths start at `conf` in the working
+directory, where a job has the package's conf/.
 """
 
 import json
@@ -29,25 +30,17 @@ _NAMES = ("cdc-lake.yml", "conf/cdc-lake.yml")
 _PREFIX, _BETWEEN = "CDC_LAKE__", "__"
 
 
-def config_path(path: str | Path | None = None) -> Path:
-    """The configuration file in effect.
+def config_path(path: str | Path | None = None) -> Path | None:
+    """The configuration file in effect; None without one.
 
     Raises:
-        ConfigError: it does not exist.
+        ConfigError: the named file does not exist.
     """
-    cure = "name one with --config or CDC_LAKE_CONFIG"
     if asked := path or os.environ.get("CDC_LAKE_CONFIG"):
         if not Path(asked).is_file():
+            cure = "name another one with --config or CDC_LAKE_CONFIG, or write one with `cdc-lake init`"
             raise ConfigError(str(asked), "the configuration file does not exist", cure)
         return Path(asked).resolve()
-    if file := nearest_config():
-        return file
-    what = "there is no configuration file in this folder or above it"
-    raise ConfigError(str(Path.cwd()), what, f"write one with `cdc-lake init`, or {cure}")
-
-
-def nearest_config() -> Path | None:
-    """The configuration file in the working directory or the nearest folder above it."""
     here = Path.cwd()
     files = (folder / name for folder in (here, *here.parents) for name in _NAMES)
     return next((file.resolve() for file in files if file.is_file()), None)
@@ -105,6 +98,8 @@ def _read(path: str | Path | None) -> tuple[str, Path, str]:
     if asked.startswith(SSM):
         return asked, Path("conf").resolve(), aws.parameter(asked.removeprefix(SSM))
     file = config_path(path)
+    if file is None:
+        return "the settings", Path.cwd(), ""
     try:
         return str(file), file.parent, file.read_text(encoding="utf-8")
     except UnicodeDecodeError as exc:

@@ -161,7 +161,7 @@ class StackConfig(Model):
             raise ConfigError(
                 f"{server}: embedded",
                 f"the embedded servers in {self.folder} are not running",
-                "run `cdc-lake stack up`, or set the address in the configuration file",
+                "run `cdc-lake stack up`, or write the addresses of your servers with `cdc-lake init`",
             )
         address: str | None = json.loads(file.read_text(encoding="utf-8")).get(server)
         if address is None:

@@ -93,7 +93,11 @@ def call(
 
 def settings(lake: Path, folder: Path) -> dict[str, str]:
     """Environment variables of every job."""
-    return {"CDC_LAKE__LAKE__ROOT": str(lake), "CDC_LAKE__STACK__FOLDER": str(folder / "nothing-runs-here")}
+    return {
+        "CDC_LAKE__LAKE__ROOT": str(lake),
+        "CDC_LAKE__STACK__FOLDER": str(folder / "nothing-runs-here"),
+        "CDC_LAKE__GOLD__MODELS": str(CHECKOUT / "conf" / "gold"),
+    }
 
 
 @pytest.fixture(scope="session")

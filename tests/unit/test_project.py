@@ -171,9 +171,19 @@ def test_configuration_file_is_the_nearest_one_above(tmp_path: Path, monkeypatch
     assert config_path() == tmp_path / "cdc-lake.yml"
 
 
-def test_missing_configuration_file_error_names_init(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no configuration file .* or above it; write one with `cdc-lake init`"):
-        load_config()
+def test_variables_suffice_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDC_LAKE__KAFKA__BOOTSTRAP_SERVERS", "env:1")
+
+    config = load_config()
+
+    assert config_path() is None
+    assert config.kafka.address == "env:1"
+    assert config.lake.root == str(tmp_path / ".cdc_lake/lake")
+
+
+def test_servers_that_nobody_named_are_an_error_that_names_init() -> None:
+    with pytest.raises(ConfigError, match="or write the addresses of your servers with `cdc-lake init`"):
+        _ = load_config().kafka.address
 
 
 def test_lake_is_by_default_in_the_folder_of_the_settings(tmp_path: Path) -> None:
