@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from support.page_lake import write_reports, write_tables
 
 from cdc_lake.config import CHECKOUT, Config, GoldConfig, LakeConfig
@@ -193,7 +193,7 @@ def test_link_of_a_table_opens_its_lineage(opened: Opened) -> None:
 
     opened.page.locator("#topics").get_by_role("link", name=TOPICS[0]).press("Enter")
 
-    assert lineage.get_by_role("row", name="price raw_value price double prices").is_visible()
+    expect(lineage.get_by_role("row", name="price raw_value price double prices")).to_be_visible()
 
 
 def test_headings_form_an_outline(opened: Opened) -> None:
