@@ -21,7 +21,7 @@ class TableState(NamedTuple):
         behind_seconds: the age of the oldest change in the layer below that the table lacks; 0 if it lacks none. For
             silver since the record's time in Kafka, for gold since silver's commit. None for bronze, or if unknown.
         quarantined: bronze: the quarantined records; silver: the events that it rejected. Replayed and dropped ones do
-            not count; rejected events count until silver's next run. None for gold.
+            not count; rejected events count until silver's next run. None for gold, and without a table.
     """
 
     commit: int | None = None
@@ -46,13 +46,16 @@ def silver_state(reader: Reader, target: SilverTarget, bronze: BronzeState) -> T
     behind: tuple[int, int | None] = (0, None)
     if reached < bronze.progress.commit:
         behind = bronze.rows.waiting(reached)
-    rejected = reader.rejected(target, progress) if progress else set()
+    quarantined = None
+    if progress:
+        rejected = reader.rejected(target, progress)
+        quarantined = len(rejected - bronze.rows.dropped_events()) if rejected else 0
     return TableState(
         commit=progress.commit if progress else None,
         consumed={"bronze": reached},
         behind_records=behind[0],
         behind_seconds=seconds_since(behind[1]),
-        quarantined=len(rejected - bronze.rows.dropped_events()) if rejected else 0,
+        quarantined=quarantined,
     )
 
 

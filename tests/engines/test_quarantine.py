@@ -202,8 +202,10 @@ def test_quarantine_commands_from_list_to_drop_fit_80_columns(
     monkeypatch.delenv("CDC_LAKE__DEFAULTS__QUALITY__EXPECTATIONS")
     here.fold(quality={"expectations": ()})
     assert (here.rows()[1][:2], here.statuses()[2]) == ((-3, "secret too"), ("ok", True))
-    for wrong in (["drop", *table, "--because", " "], ["list", "--offset", "120"], ["list", "--since", "2026-11-23"]):
+    for wrong in (["list", "--offset", "120"], ["list", "--since", "2026-11-23"]):
         assert isinstance(CliRunner().invoke(app, ["quarantine", *wrong]).exception, ConfigError)
+    refused = CliRunner().invoke(app, ["quarantine", "drop", *table, "--because", " "])
+    assert refused.exit_code == 2 and "--because: it is empty" in refused.stderr
 
 
 @pytest.mark.core

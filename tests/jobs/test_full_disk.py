@@ -68,5 +68,5 @@ def test_full_disk_exits_10_and_the_next_run_succeeds(disk: Path) -> None:
     }
     errors = [line for line in done.stderr.splitlines() if line.startswith("error CDC-300 ")]
     full = f": No space left on device: {disk} (with {disk}/lake"
-    assert len(errors) == 7 and all(full in line for line in errors), errors
+    assert len(errors) == 9 and all(full in line for line in errors), errors
     assert "Traceback" not in done.stderr
