@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -127,6 +127,19 @@ class SetUp:
         return [one for one in findings if one["status"] not in ("ok", "skipped")]
 
 
+def once_unused(do: Callable[[], object]) -> None:
+    """Do it once the connector no longer uses its slot."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            do()
+        except psycopg.errors.ObjectInUse:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        else:
+            return
+
+
 @pytest.fixture
 def set_up(stack: Stack, tmp_path: Path) -> Iterator[SetUp]:
     """A database with one table and two rows, without a connector."""
@@ -139,7 +152,7 @@ def set_up(stack: Stack, tmp_path: Path) -> Iterator[SetUp]:
         )
         yield own
         requests.delete(f"{own.connect}/connectors/{own.name}", timeout=30)
-        admin.execute(f"DROP DATABASE {own.name} WITH (FORCE)".encode())
+        once_unused(lambda: admin.execute(f"DROP DATABASE {own.name} WITH (FORCE)".encode()))
 
 
 def kinds(findings: Sequence[Mapping[str, Any]]) -> Found:
@@ -184,7 +197,9 @@ LOST: Mapping[str, BrokenSetUp] = {
     "tombstones are dropped": BrokenSetUp(
         FLATTENING | {("fail", "tombstones")}, "which the transform `live` drops", FLATTENED | DROPS_TOMBSTONES
     ),
-    "updates are skipped": BrokenSetUp({("fail", "operations")}, "updates are not sent", {"skipped.operations": "u"}),
+    "updates are skipped": BrokenSetUp(  # Debezium also creates the publication without them
+        {("fail", "operations"), ("fail", "publication")}, "updates are not sent", {"skipped.operations": "u"}
+    ),
     "nulls have defaults": BrokenSetUp(
         {("warn", "null-defaults")},
         "null in rating arrives as the column's default",
@@ -277,25 +292,19 @@ def test_missing_slot_of_a_stopped_connector_is_found(set_up: SetUp) -> None:
     set_up.wait()
     set_up.ask("PUT", "/stop")
     set_up.await_state("STOPPED")
-    deadline = time.monotonic() + WAIT_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            set_up.execute(f"SELECT pg_drop_replication_slot('{set_up.name}')")
-            break
-        except psycopg.errors.ObjectInUse:
-            time.sleep(0.1)
+    once_unused(lambda: set_up.execute(f"SELECT pg_drop_replication_slot('{set_up.name}')"))
 
-    assert kinds(set_up.findings()) == {("fail", "slot"), ("fail", "tasks")}
+    assert kinds(set_up.findings()) == {("fail", "slot"), ("warn", "tasks")}
 
 
 def test_records_that_bronze_cannot_use_are_found(set_up: SetUp, spark: SparkSession) -> None:
     set_up.put({})
     set_up.wait()
     kafka = set_up.stack.endpoints["kafka"]
-    log = [TopicPartition(set_up.topic, 0, OFFSET_END)]
+    admin, log = AdminClient({"bootstrap.servers": kafka}), [TopicPartition(set_up.topic, 0, OFFSET_END)]
 
     def delete_records() -> None:
-        for deleted in AdminClient({"bootstrap.servers": kafka}).delete_records(log).values():
+        for deleted in admin.delete_records(log).values():
             deleted.result(30)
 
     delete_records()

@@ -167,7 +167,7 @@ def _tasks(connector: Connector) -> Iterator[Finding]:
             error = _EXCEPTION.findall(connector.traces.get(part, ""))  # not the messages, which may have values
             why = f" ({error[-1]})" if error else ""
             yield fail("tasks", f"{part} failed{why}, so changes do not arrive", restart, connector.name)
-    if states and not any(part.startswith("task") for part in states) and "FAILED" not in states.values():
+    if states == {"connector": "RUNNING"}:
         yield fail("tasks", "it has no task, so changes do not arrive", restart, connector.name)
     if waiting := {state.lower() for state in states.values()} - {"running", "failed"}:
         resume = f"resume it: PUT /connectors/{connector.name}/resume"
