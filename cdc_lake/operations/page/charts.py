@@ -56,7 +56,7 @@ _LAYERS = get_args(Report.model_fields["layer"].annotation)
 
 
 class Chart(NamedTuple):
-    """A chart for the template: its title, what it shows in words, and the SVGs."""
+    """A chart for the template: its title, its most important numbers as a sentence, and the SVGs."""
 
     title: str
     description: str
@@ -67,7 +67,7 @@ def chart(title: str, description: str, spec: Callable[[int], Spec], *, wide: in
     """Draw a chart.
 
     Args:
-        description: the numbers that matter most, in words.
+        description: the most important numbers, as a sentence.
         spec: the Vega-Lite specification for a width in pixels.
         wide: the width on wide screens.
     """
