@@ -201,7 +201,7 @@ def test_ages_of_all_runs_add_up_to_their_changes() -> None:
 
     ranges = {one.label: one.changes for one in series.ages(reports) if one.changes}
 
-    assert ranges == {"≤ 1 s": 3, "≤ 10 s": 5, "> 1 d": 2}
+    assert ranges == {"≤ 1 s": 3, "≤ 10 s": 5, "> 24 h": 2}
     assert sum(one.share for one in series.ages(reports)) == pytest.approx(1)
 
 

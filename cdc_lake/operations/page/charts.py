@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, get_args
 import vl_convert
 from markupsafe import Markup, escape
 
-from cdc_lake.operations.page.series import AgeRange, Freshest, FreshnessCell, RunPoint
+from cdc_lake.operations.page.series import AgeRange, Freshest, FreshnessCell, RunPoint, duration_text
 from cdc_lake.runs.report import Report
 
 Spec = dict[str, Any]
@@ -56,7 +56,7 @@ _LAYERS = get_args(Report.model_fields["layer"].annotation)
 
 
 class Chart(NamedTuple):
-    """A chart for the template: its title, a description, and the SVGs."""
+    """A chart for the template: its title, its most important numbers as a sentence, and the SVGs."""
 
     title: str
     description: str
@@ -67,7 +67,7 @@ def chart(title: str, description: str, spec: Callable[[int], Spec], *, wide: in
     """Draw a chart.
 
     Args:
-        description: a text with the numbers that matter most.
+        description: the most important numbers, as a sentence.
         spec: the Vega-Lite specification for a width in pixels.
         wide: the width on wide screens.
     """
@@ -112,7 +112,8 @@ def freshness_chart(points: Sequence[Freshest]) -> Chart:
         },
     }
     last = points[-1]
-    described = f"Latest: {last.median:,.1f} s in the median table, {last.slowest:,.1f} s in the slowest one."
+    median, slowest = duration_text(last.median), duration_text(last.slowest)
+    described = f"Latest: {median} in the median table, {slowest} in the slowest one."
     return chart("Freshness of silver (p95)", described, lambda width: spec)
 
 
@@ -128,7 +129,7 @@ def lag_chart(points: Sequence[tuple[datetime, int]]) -> Chart:
                 "field": "offsets",
                 "type": "quantitative",
                 "scale": {"domain": [0, max(1, *(offsets for _, offsets in points))], "nice": True},
-                "axis": {"tickCount": 4, "format": ",d"},
+                "axis": {"tickCount": 4, "tickMinStep": 1, "format": ",d"},
             },
         },
     }
@@ -198,7 +199,7 @@ def runs_chart(points: Sequence[RunPoint]) -> Chart:
                 "y": {"field": "seconds", **_SECONDS},
                 "color": {"field": "outcome", "scale": {"domain": outcomes, "range": [ACCENT, MUTED, FAILED]}},
                 "shape": {"field": "outcome", "scale": {"domain": outcomes, "range": shapes}},
-                "size": {"field": "outcome", "scale": {"domain": outcomes, "range": [18, 18, 70]}},
+                "size": {"condition": {"test": "datum.outcome === 'failed'", "value": 70}, "value": 18},
             },
         },
     }

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pydantic import ValidationError
 from pyspark.sql.types import StructType
 
-from cdc_lake.columns import SILVER_META, type_text
+from cdc_lake.columns import SILVER_META
 from cdc_lake.config import Config, TableConfig
 from cdc_lake.config.gold_models import model_names, read_model
 from cdc_lake.errors import CdcLakeError, ConfigError
@@ -231,7 +231,7 @@ def _columns(
         naming = [model.name for model in models if _contains_name(model.query, name)]
         return LineageColumn(name, type, source, notes.get(name, ""), naming)
 
-    return [described(field.name, type_text(field.dataType)) for field in schema]
+    return [described(field.name, field.dataType.simpleString()) for field in schema]
 
 
 def _contains_name(query: str, name: str) -> bool:
@@ -248,7 +248,7 @@ def _model(config: Config, lake: Lake, files: Files, name: str) -> ModelFacts:
         return ModelFacts(name, "", (), (), "", None, status, str(error))
     header = model.header
     schema = _schema(files, lake.path("gold", name), header.table.format)
-    columns = None if schema is None else [(field.name, type_text(field.dataType)) for field in schema]
+    columns = None if schema is None else [(field.name, field.dataType.simpleString()) for field in schema]
     topics = list(dict.fromkeys(header.topics.values()))
     query = "\n".join(line for line in model.text.splitlines() if not line.startswith("--"))
     return ModelFacts(name, header.description, header.keys, topics, query, columns, status)

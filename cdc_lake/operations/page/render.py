@@ -29,7 +29,7 @@ _UNKNOWN = "-"
 _DOCUMENT = re.compile(r" \(docs/[^)]*\)")
 _MAX_CHART_TABLES = 40
 _MAX_LISTED = 100
-"""The most runs or reasons in a table of the page."""
+"""The most runs, reasons or events of a key in a table of the page."""
 _MAX_ERRORS = 3
 """The most errors that the table of runs shows for a run."""
 
@@ -64,8 +64,8 @@ def render(facts: PageFacts) -> str:
         charts=_charts(facts.reports),
         counts=_counts(facts.reports),
         summary=_summary(facts),
-        reasons=reasons[:_MAX_LISTED],
-        left_out=max(len(reasons) - _MAX_LISTED, 0),
+        reasons=reasons,
+        max_listed=_MAX_LISTED,
         ages=series.ages(facts.reports),
         unmet=series.unmet(facts.reports),
         runs=facts.reports[: -_MAX_LISTED - 1 : -1],
@@ -120,13 +120,7 @@ def _number(value: int | None) -> str:
 
 
 def _duration(seconds: float | None) -> str:
-    """A duration in the largest unit of which it has at least two, or in seconds."""
-    if seconds is None:
-        return _UNKNOWN
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.1f} s" if seconds else "0 s"
+    return _UNKNOWN if seconds is None else series.duration_text(seconds)
 
 
 def _time(moment: datetime | None) -> str:

@@ -113,22 +113,24 @@ def ages(reports: Sequence[Report]) -> list[AgeRange]:
         for most, number in table_report.freshness.within.items() if table_report.freshness else ():
             within[most] = within.get(most, 0) + number
     total = within.pop("any", 0)
-    bounds = sorted(map(int, within))
-    ranges, below = [], 0
-    for seconds in bounds:
-        ranges.append((f"≤ {_duration(seconds)}", within[str(seconds)] - below))
-        below = within[str(seconds)]
     if not total:
         return []
-    ranges.append((f"> {_duration(bounds[-1])}", total - below))
+    bounds = sorted(map(int, within))
+    labels = {seconds: duration_text(seconds).replace(".0", "") for seconds in bounds}
+    ranges, below = [], 0
+    for seconds in bounds:
+        ranges.append((f"≤ {labels[seconds]}", within[str(seconds)] - below))
+        below = within[str(seconds)]
+    ranges.append((f"> {labels[bounds[-1]]}", total - below))
     return [AgeRange(label, changes, changes / total) for label, changes in ranges]
 
 
-def _duration(seconds: int) -> str:
+def duration_text(seconds: float) -> str:
+    """A duration in the largest unit of which it has at least two, or in seconds."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length and seconds % length == 0:
-            return f"{seconds // length} {unit}"
-    return f"{seconds} s"
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.1f} s" if seconds else "0 s"
 
 
 class RunPoint(NamedTuple):
