@@ -1,4 +1,4 @@
-"""The wheel, installed into an empty environment: from `cdc-lake init` to silver, without this clone."""
+"""The wheel, installed into an empty environment: from `cdc-lake init` to the report, without this clone."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ def run(*command: str | Path, cwd: Path, **variables: str) -> str:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python environment with the wheel and its extra `demo`, in the versions of the lock."""
+    """A Python environment with the wheel and two of its extras, in the versions of the lock."""
     folder = tmp_path_factory.mktemp("wheel")
     build = ("uv", "build", "--no-config", "--quiet", "--wheel", "--no-build-isolation", "--out-dir", str(folder))
     subprocess.run([*build, str(CHECKOUT)], check=True)
@@ -42,7 +42,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(["uv", "venv", "--no-config", "--quiet", "--python", sys.executable, folder / "env"], check=True)
     install = ("uv", "pip", "install", "--no-config", "--quiet", "--python", str(folder / "env"))
     lock = CHECKOUT / "requirements" / "local.txt"
-    subprocess.run([*install, "--constraint", str(lock), f"{wheel}[demo]"], check=True)
+    subprocess.run([*install, "--constraint", str(lock), f"{wheel}[demo,report]"], check=True)
     return folder / "env" / "bin"
 
 
@@ -67,6 +67,7 @@ def test_installed_wheel_replicates_a_table(environment: Path, stack: Stack, pro
     sample.wait_until_sent(source, DATABASE, 60)
     addresses = ("--brokers", stack.endpoints["kafka"], "--registry", stack.endpoints["registry"])
     assert f"selects {TABLE}\n" in cdc_lake("init", *addresses, "--table", f"{DATABASE}.public.*")
+    assert "fail " not in cdc_lake("doctor", "--connect", stack.endpoints["connect"])
     assert "creates the table, 2 records" in cdc_lake("plan", "--table", TABLE)
 
     jobs = Path(cdc_lake("jobs", "path").strip())
@@ -80,7 +81,9 @@ def test_installed_wheel_replicates_a_table(environment: Path, stack: Stack, pro
     assert sorted(map(str, silver["amount"].to_pylist())) == ["19.90", "5.00"]
     gold = DeltaTable(project / "lake/gold/rows_by_operation").to_pyarrow_table()
     assert gold.to_pylist()[0]["rows"] == 2
-    assert TABLE in cdc_lake("status")
+    assert "0 failed, 0 records behind" in cdc_lake("status", "--max-lag", "5m")
+    cdc_lake("report", "--output", "page.html")
+    assert TABLE in (project / "page.html").read_text(encoding="utf-8")
 
 
 def test_installed_wheel_runs_the_recorded_demo(environment: Path, tmp_path: Path) -> None:
