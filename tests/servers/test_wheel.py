@@ -79,7 +79,7 @@ def test_installed_wheel_replicates_a_table(environment: Path, stack: Stack, pro
 
     silver = DeltaTable(project / "lake/silver" / TABLE.replace(".", "/")).to_pyarrow_table()
     assert sorted(map(str, silver["amount"].to_pylist())) == ["19.90", "5.00"]
-    gold = DeltaTable(project / "lake/gold/rows_by_operation").to_pyarrow_table()
+    gold = DeltaTable(project / "lake/gold/row_count").to_pyarrow_table()
     assert gold.to_pylist()[0]["rows"] == 2
     assert "0 failed, 0 records behind" in cdc_lake("status", "--max-lag", "5m")
     cdc_lake("report", "--output", "page.html")

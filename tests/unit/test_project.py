@@ -45,13 +45,13 @@ def test_written_settings_are_those_of_the_answers(tmp_path: Path) -> None:
     written = dict(project().write(tmp_path))
 
     config = load_config()
-    assert set(written) == {"cdc-lake.yml", "gold/rows_by_operation.sql", ".gitignore", "README.md", "crontab"}
+    assert set(written) == {"cdc-lake.yml", "gold/row_count.sql", ".gitignore", "README.md", "crontab"}
     assert all((tmp_path / name).is_file() for name in written)
     assert config.kafka.bootstrap_servers == "broker:9092"
     assert (config.registry.type, config.registry.url) == ("confluent", "http://registry:8081")
     assert config.lake.root == "s3://bucket/lake"
     assert "$" not in (tmp_path / "cdc-lake.yml").read_text()
-    model = read_model(Path(config.gold.models) / "rows_by_operation.sql")
+    model = read_model(Path(config.gold.models) / "row_count.sql")
     assert list(model.header.topics.values()) == ["shop.public.orders"]
 
 

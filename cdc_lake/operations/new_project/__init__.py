@@ -20,7 +20,7 @@ from cdc_lake.sources.kafka import Broker
 
 SETTINGS = "cdc-lake.yml"
 _TEMPLATES = Path(__file__).parent
-_MODEL = "gold/rows_by_operation.sql"
+_MODEL = "gold/row_count.sql"
 _SECONDS, _ATTEMPTS = 5.0, 1
 """How long to wait for a server that may have another address or type."""
 
