@@ -127,7 +127,7 @@ class _Examination:
         url = self._config.stack.address("connect") if self._connect == "embedded" else self._connect
         found = read_connectors(url, _TIMEOUT_SECONDS)
         self._connectors = [one for one in found if any(map(one.is_of, self._tables))]
-        yield ok("connect", f"it responds, with {len(self._connectors)} Debezium connectors of these topics")
+        yield ok("connect", f"it responds, and has {len(self._connectors)} Debezium connectors of these topics")
         for connector in self._connectors:
             topics = [topic for topic in self._logs if topic.startswith(f"{connector.prefix}.")]
             envelopes = [self._config.table(topic).envelope for topic in topics]
