@@ -103,6 +103,7 @@ def _run_recorded(folder: Path, *, as_json: bool) -> int:
     settings = f"--config {shlex.quote(str(_short(folder / SETTINGS)))}"
     silver = _short(folder.joinpath("lake", "silver", *TOPIC.split(".")))
     commands = (
+        f"status {settings}",
         f"story {TOPIC} {recording.story_key} {settings}",
         f"quarantine list --each {settings}",
     )
