@@ -102,6 +102,7 @@ def _run_recorded(folder: Path, *, as_json: bool) -> int:
     console.print(f"{differences} DIFFERENCES." if differences else "Silver and gold equal the recorded source.")
     silver = _short(folder.joinpath("lake", "silver", *TOPIC.split(".")))
     commands = (
+        "status",
         f"story {TOPIC} {recording.story_key}",
         "quarantine list --each",
     )

@@ -155,7 +155,8 @@ def _total(found: "Status", late: Sequence["TableStatus"]) -> str:
     parts = [f"{sum(one.is_failed for one in found.tables)} failed"]
     if late:
         parts.append(f"{len({one.table for one in late})} above --max-lag")
-    parts.append(f"{sum(one.behind_records or 0 for one in found.tables):,} records behind")
+    behind = sum(one.behind_records or 0 for one in found.tables)
+    parts.append("lag unknown" if found.broker_error else f"{behind:,} records behind")
     if lags := [(one.lag_seconds, one.table) for one in found.tables if one.lag_seconds]:
         parts.append(f"lag at most {duration(max(lags)[0])} ({max(lags)[1]})")
     quarantined = sum(one.quarantined or 0 for one in found.tables)

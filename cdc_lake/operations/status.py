@@ -161,7 +161,8 @@ def status(
     names = sorted({*landed, *gold, *runs.failing})
     if view.error and not (names or runs.failed):
         what = f"{view.error.what}, and there is no table in {lake.folder('bronze')} yet"
-        raise type(view.error)(view.error.where, what, view.error.cure)
+        cure = f"{view.error.cure}; if the lake is elsewhere, name its settings with --config"
+        raise type(view.error)(view.error.where, what, cure)
     if names or not runs.failed:
         names = select(tables, names, f"table in {lake.root}", "run the bronze job first")
     models = [name for name in names if name in gold]
