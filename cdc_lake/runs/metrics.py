@@ -1,11 +1,13 @@
-"""Measures a run: exports its metrics, as text files for Prometheus and packets for StatsD, and profiles its Spark.
+"""Measures a run: exports its metrics, for Prometheus, StatsD and OTLP, and profiles its Spark.
 
 A run is a batch job, so Prometheus gets the values of each table's last run (one file each, for the textfile collector
-of the node exporter), and StatsD gets what this run adds. If metrics cannot be delivered, the run logs a warning.
+of the node exporter), StatsD gets what this run adds, and a collector of OTLP gets the same values as Prometheus. If
+metrics cannot be delivered, the run logs a warning.
 """
 
 import json
 import logging
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -47,6 +49,8 @@ HELP = {
     "ended_timestamp_seconds": "When the last run of the table ended.",
 }
 """The description of each metric."""
+_OTLP_SECONDS = 5.0
+"""How long a run waits for a collector of OTLP, with retries."""
 
 
 def samples(report: Report, done: TableReport) -> Iterator[Sample]:
@@ -84,6 +88,8 @@ def check_exporters(settings: MetricsConfig) -> None:
             import prometheus_client  # noqa: F401
         if settings.statsd:
             import statsd  # noqa: F401
+        if settings.otlp:
+            import opentelemetry.exporter.otlp.proto.http.metric_exporter  # noqa: F401
     except ModuleNotFoundError as exc:
         todo = "run `pip install 'cdc-lake[metrics]'`, or remove `run.metrics` from the settings"
         raise InstallationError("metrics", f"{exc.name} is not installed", todo) from exc
@@ -91,7 +97,7 @@ def check_exporters(settings: MetricsConfig) -> None:
 
 def export(settings: MetricsConfig, report: Report) -> None:
     """Send the metrics of a run to the targets in the settings."""
-    for name, send in (("prometheus_folder", _write_prometheus), ("statsd", _send_statsd)):
+    for name, send in (("prometheus_folder", _write_prometheus), ("statsd", _send_statsd), ("otlp", _send_otlp)):
         to = getattr(settings, name)
         if to is not None:
             try:
@@ -135,6 +141,29 @@ def _send_statsd(settings: MetricsConfig, report: Report) -> None:
                     case "timing":
                         packets.timing(name, sample.value * 1000)
     client.close()
+
+
+def _send_otlp(settings: MetricsConfig, report: Report) -> None:
+    """Send one request. The exporter reads other settings, such as headers, from OTEL_EXPORTER_OTLP_* variables."""
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.sdk.metrics import export as otlp
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+    ended = int((report.ended_at or report.started_at).timestamp() * 1e9)
+    points = defaultdict[str, list[otlp.NumberDataPoint]](list)
+    for done in report.tables:
+        for sample in samples(report, done):
+            labels = {"layer": report.layer, "table": done.table, **dict(sample.labels)}
+            points[sample.name].append(otlp.NumberDataPoint(labels, 0, ended, sample.value))
+    metrics = [otlp.Metric(f"cdc_lake_{name}", HELP[name], "", otlp.Gauge(found)) for name, found in points.items()]
+    scope = otlp.ScopeMetrics(InstrumentationScope("cdc_lake"), metrics, "")
+    resource = otlp.ResourceMetrics(Resource.create({"service.name": "cdc_lake"}), [scope], "")
+    exporter = OTLPMetricExporter(settings.otlp, timeout=_OTLP_SECONDS)
+    result = exporter.export(otlp.MetricsData([resource]))
+    exporter.shutdown()
+    if result is not otlp.MetricExportResult.SUCCESS:
+        raise ConnectionError("the collector did not accept them")
 
 
 def profile(spark: SparkSession) -> str:
