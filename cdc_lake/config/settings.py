@@ -175,11 +175,15 @@ class MetricsConfig(Model):
     statsd: Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$")] | None = Field(
         default=None, description="Sends metrics to this StatsD server, `host:port`."
     )
+    otlp: HttpUrl | None = Field(
+        default=None,
+        description="Sends metrics by OTLP over HTTP to this URL of a collector, such as `http://host:4318/v1/metrics`.",
+    )
 
     @property
     def has_target(self) -> bool:
         """Whether metrics are sent anywhere."""
-        return bool(self.prometheus_folder or self.statsd)
+        return bool(self.prometheus_folder or self.statsd or self.otlp)
 
 
 class RunConfig(Model):

@@ -1,13 +1,14 @@
-"""Measures a run: exports its metrics, as text files for Prometheus and packets for StatsD, and profiles its Spark.
+"""Measures a run: exports its metrics, for Prometheus, StatsD and OTLP, and profiles its Spark.
 
 A run is a batch job, so Prometheus gets the values of each table's last run and the state in which it left the table
-(one file each, for the textfile collector of the node exporter), and StatsD gets what this run adds. If metrics cannot
-be delivered, the run logs a warning.
+(one file each, for the textfile collector of the node exporter), StatsD gets what this run adds, and a collector of
+OTLP gets the same values as Prometheus. If metrics cannot be delivered, the run logs a warning.
 """
 
 import json
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -69,6 +70,8 @@ RUN_HELP = {
 """The description of each metric of a layer, which has no label `table`."""
 _STATE_SECONDS = 60.0
 """How long the state of tables is valid in a continuous run that commits nothing."""
+_OTLP_SECONDS = 5.0
+"""How long a run waits for a collector of OTLP, with retries."""
 
 
 class Exporter:
@@ -163,6 +166,8 @@ def check_exporters(settings: MetricsConfig) -> None:
             import prometheus_client  # noqa: F401
         if settings.statsd:
             import statsd  # noqa: F401
+        if settings.otlp:
+            import opentelemetry.exporter.otlp.proto.http.metric_exporter  # noqa: F401
     except ModuleNotFoundError as exc:
         cure = "run `pip install 'cdc-lake[metrics]'`, or remove `run.metrics` from the settings"
         raise InstallationError("metrics", f"{exc.name} is not installed", cure) from exc
@@ -174,7 +179,7 @@ def export(settings: MetricsConfig, report: Report, states: Mapping[str, TableSt
     Args:
         states: the state of its tables, by name.
     """
-    for name, send in (("prometheus_folder", _write_prometheus), ("statsd", _send_statsd)):
+    for name, send in (("prometheus_folder", _write_prometheus), ("statsd", _send_statsd), ("otlp", _send_otlp)):
         to = getattr(settings, name)
         if to is not None:
             try:
@@ -230,6 +235,35 @@ def _send_statsd(settings: MetricsConfig, report: Report, states: Mapping[str, T
                     case "timing":
                         packets.timing(name, sample.value * 1000)
     client.close()
+
+
+def _send_otlp(settings: MetricsConfig, report: Report, states: Mapping[str, TableState]) -> None:
+    """Send one request. The exporter reads other settings, such as headers, from OTEL_EXPORTER_OTLP_* variables."""
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.sdk.metrics import export as otlp
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+    ended = int((report.ended_at or report.started_at).timestamp() * 1e9)
+    points = defaultdict[str, list[otlp.NumberDataPoint]](list)
+
+    def add(of: Iterable[Sample], labels: Mapping[str, str]) -> None:
+        for sample in of:
+            points[sample.name].append(otlp.NumberDataPoint({**labels, **dict(sample.labels)}, 0, ended, sample.value))
+
+    add(run_samples(report), {"layer": report.layer})
+    for table_report in report.tables:
+        table = table_report.table
+        add(samples(report, table_report, states.get(table)), {"layer": report.layer, "table": table})
+    help_texts = HELP | RUN_HELP
+    metrics = [otlp.Metric(f"cdc_lake_{name}", help_texts[name], "", otlp.Gauge(of)) for name, of in points.items()]
+    scope = otlp.ScopeMetrics(InstrumentationScope("cdc_lake"), metrics, "")
+    resource = otlp.ResourceMetrics(Resource.create({"service.name": "cdc_lake"}), [scope], "")
+    exporter = OTLPMetricExporter(settings.otlp, timeout=_OTLP_SECONDS)
+    result = exporter.export(otlp.MetricsData([resource]))
+    exporter.shutdown()
+    if result is not otlp.MetricExportResult.SUCCESS:
+        raise ConnectionError("the collector did not accept them")
 
 
 def profile(spark: SparkSession) -> str:

@@ -131,7 +131,12 @@ def test_undeliverable_metrics_only_log_a_warning(tmp_path: Path, caplog: pytest
 
 
 @pytest.mark.parametrize(
-    ("name", "to"), [("prometheus_client", {"prometheus_folder": "x"}), ("statsd", {"statsd": "h:1"})]
+    ("name", "to"),
+    [
+        ("prometheus_client", {"prometheus_folder": "x"}),
+        ("statsd", {"statsd": "h:1"}),
+        ("opentelemetry", {"otlp": "http://h:4318/v1/metrics"}),
+    ],
 )
 def test_missing_metrics_extra_fails_before_the_run(
     monkeypatch: pytest.MonkeyPatch, name: str, to: dict[str, str]
