@@ -10,7 +10,7 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from cdc_lake.config import MetricsConfig
-from cdc_lake.runs.metrics import HELP, export, samples
+from cdc_lake.runs.metrics import HELP, RUN_HELP, export, run_samples, samples
 from cdc_lake.runs.report import Report, TableReport
 
 pytestmark = pytest.mark.core
@@ -68,25 +68,29 @@ def report() -> Report:
 def test_collector_gets_each_sample_with_its_labels(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-team=data")
 
-    export(MetricsConfig(otlp=collector.url), report())
+    export(MetricsConfig(otlp=collector.url), report(), {})
 
     (request,) = collector.requests
     (resource,) = request.resource_metrics
     assert [(pair.key, pair.value.string_value) for pair in resource.resource.attributes if pair.key == "service.name"]
     found = {}
     for metric in resource.scope_metrics[0].metrics:
-        assert metric.description == HELP[metric.name.removeprefix("cdc_lake_")]
+        assert metric.description == (HELP | RUN_HELP)[metric.name.removeprefix("cdc_lake_")]
         for point in metric.gauge.data_points:
             labels = frozenset((pair.key, pair.value.string_value) for pair in point.attributes)
             found[metric.name, labels] = point.as_double if point.HasField("as_double") else point.as_int
             assert point.time_unix_nano == ENDED_AT.timestamp() * 1e9
+    of_tables = [
+        (sample, {"table": table_report.table})
+        for table_report in report().tables
+        for sample in samples(report(), table_report)
+    ]
     assert found == {
         (
             f"cdc_lake_{sample.name}",
-            frozenset((("layer", "bronze"), ("table", done.table), *sample.labels)),
+            frozenset({"layer": "bronze", **table, **dict(sample.labels)}.items()),
         ): sample.value
-        for done in report().tables
-        for sample in samples(report(), done)
+        for sample, table in (*of_tables, *((sample, {}) for sample in run_samples(report())))
     }
     assert collector.headers[0]["x-team"] == "data"
 
@@ -94,7 +98,7 @@ def test_collector_gets_each_sample_with_its_labels(collector: Collector, monkey
 def test_refused_metrics_only_log_a_warning(collector: Collector, caplog: pytest.LogCaptureFixture) -> None:
     collector.status = 400
 
-    export(MetricsConfig(otlp=collector.url), report())
+    export(MetricsConfig(otlp=collector.url), report(), {})
 
     (warning,) = (record.getMessage() for record in caplog.records if record.name.startswith("cdc_lake"))
     assert warning == (
@@ -106,6 +110,6 @@ def test_unreachable_collector_only_logs_a_warning(caplog: pytest.LogCaptureFixt
     with Collector() as closed:
         url = closed.url
 
-    export(MetricsConfig(otlp=url), report())
+    export(MetricsConfig(otlp=url), report(), {})
 
     assert any("the metrics of this run were not delivered" in record.getMessage() for record in caplog.records)
