@@ -116,7 +116,7 @@ clean: ## Delete the environment and all output; keep the jar cache
 lock: $(STAMP) ## Update requirements/*.txt to the newest allowed versions
 	$(COMPILE) --extra spark35 --extra demo --extra notebooks --extra docs --extra dev pyproject.toml --output-file requirements/local.txt
 	$(COMPILE) --extra spark41 --extra demo --extra notebooks --extra dev pyproject.toml --output-file requirements/spark41.txt
-	for spark in spark35 spark41; do $(COMPILE) --extra $$spark --extra aws --extra metrics --extra msk --extra reconcile --no-emit-package pyspark --no-emit-package py4j \
+	for spark in spark35 spark41; do $(COMPILE) --extra $$spark --extra aws --extra lineage --extra metrics --extra msk --extra reconcile --no-emit-package pyspark --no-emit-package py4j \
 		--constraint requirements/$${spark/spark35/local}.txt pyproject.toml --output-file requirements/cluster-$$spark.txt; done
 	printf 'setuptools\nuv\n' | $(COMPILE) --constraint requirements/local.txt - --output-file requirements/uv.txt
 

@@ -39,6 +39,7 @@ from cdc_lake.runs.context import (
     write_report,
 )
 from cdc_lake.runs.errors import translate_error
+from cdc_lake.runs.lineage import check_lineage_client, send_lineage
 from cdc_lake.runs.metrics import check_exporters, export
 from cdc_lake.runs.report import Report, ReportedError, TableReport, seconds_before
 from cdc_lake.spark.session import (
@@ -247,6 +248,7 @@ class TableScheduler:
         self._disk_paths = [run.lake.root, *scratch_folders(spark.conf.get(LOCAL_DIR, None))]
         self._heap_bytes = heap_bytes(spark)
         check_exporters(run.config.run.metrics)
+        check_lineage_client(run.config.run.openlineage)
         if not local:
             self._check_access(storage, run)
         return storage
@@ -273,6 +275,7 @@ class TableScheduler:
         export(run.config.run.metrics, report)
         if report.is_news:
             write_report(run, files)
+            send_lineage(run, files)
         if isinstance(files, Storage) and not is_dead and time.monotonic() >= self._expires_at:
             remove_expired_reports(run, files)
             self._expires_at = time.monotonic() + _EXPIRY_SECONDS
