@@ -37,8 +37,8 @@ demo: setup ## Run the demo; for Hudi: TABLE_TYPE=hudi-cow or hudi-mor
 demo-full: setup ## Run the demo with 14 tables that change all the time
 	cdc-lake demo --full $(if $(TABLE_TYPE),--table-type $(TABLE_TYPE))
 
-notebooks: setup ## Execute the notebooks on the full demo's lake; draw the charts
-	python -m notebooks
+notebooks: setup ## Execute the notebooks on the full demo's lake
+	python -m notebooks $(if $(PICTURES),--pictures)
 
 docs: setup ## Build the documentation in site/
 	NO_MKDOCS_2_WARNING=1 mkdocs build --quiet
@@ -110,7 +110,7 @@ lint: setup ## Check format, style and types
 
 clean: ## Delete the environment and all output; keep the jar cache
 	@! test -x $(BIN)/cdc-lake || $(BIN)/cdc-lake stack down --delete
-	rm -rf $(VENV) .cdc_lake site .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
+	rm -rf $(VENV) .cdc_lake site notebooks/executed .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 lock: $(STAMP) ## Update requirements/*.txt to the newest allowed versions
