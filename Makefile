@@ -41,8 +41,8 @@ demo: setup ## Run the demo; for Hudi: TABLE_TYPE=hudi-cow or hudi-mor
 demo-full: setup ## Run the demo with 14 tables that change all the time
 	cdc-lake demo --full $(if $(TABLE_TYPE),--table-type $(TABLE_TYPE))
 
-notebooks: setup ## Execute the notebooks on the full demo's lake; draw the charts
-	python -m notebooks
+notebooks: setup ## Execute the notebooks on the full demo's lake
+	python -m notebooks $(if $(PICTURES),--pictures)
 
 docs: setup ## Build the documentation in site/
 	NO_MKDOCS_2_WARNING=1 mkdocs build --quiet
@@ -120,13 +120,13 @@ lint: setup ## Check format, style and types
 
 clean: ## Delete the environment and all output; keep the jar cache
 	@! test -x $(BIN)/cdc-lake || $(BIN)/cdc-lake stack down --delete
-	rm -rf $(VENV) .cdc_lake site .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
+	rm -rf $(VENV) .cdc_lake site notebooks/executed .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 lock: $(STAMP) ## Update requirements/*.txt to the newest allowed versions
 	$(COMPILE) --extra spark35 --extra demo --extra notebooks --extra report --extra docs --extra dev pyproject.toml --output-file requirements/local.txt
 	$(COMPILE) --extra spark41 --extra servers --extra notebooks --extra report --extra dev pyproject.toml --output-file requirements/spark41.txt
-	for spark in spark35 spark41; do $(COMPILE) --extra $$spark --extra aws --extra metrics --extra msk --extra reconcile --no-emit-package pyspark --no-emit-package py4j \
+	for spark in spark35 spark41; do $(COMPILE) --extra $$spark --extra aws --extra lineage --extra metrics --extra msk --extra reconcile --no-emit-package pyspark --no-emit-package py4j \
 		--constraint requirements/$${spark/spark35/local}.txt pyproject.toml --output-file requirements/cluster-$$spark.txt; done
 	printf 'setuptools\nuv\n' | $(COMPILE) --constraint requirements/local.txt - --output-file requirements/uv.txt
 

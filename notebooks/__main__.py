@@ -1,19 +1,23 @@
-"""`python -m notebooks [NAME …]`: execute the notebooks, and save the pictures of cells tagged `picture:<name>`.
+"""`python -m notebooks [NAME …]`: execute the notebooks, and save them with their outputs for Jupyter.
 
-Pictures are written to docs/pictures/<name>.svg, and the executed notebooks to the folder `--into`, if it is given.
+With `--pictures`, also save the pictures of cells tagged `picture:<name>` to docs/pictures/<name>.svg.
 """
 
 import argparse
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import jupytext
+import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 HERE = Path(__file__).parent
 PICTURES = HERE.parent / "docs" / "pictures"
+EXECUTED = HERE / "executed"
+KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 _MARK, _SVG = "picture:", "image/svg+xml"
 _FONT = "Arial, Liberation Sans, Helvetica, sans-serif"
 _SIZE = re.compile(r'width="(\d+)" height="(\d+)" viewBox="0 0 \1 \2"><rect width="\1" height="\2"')
@@ -34,24 +38,31 @@ def for_any_font(svg: str) -> str:
     return _SIZE.sub(widened, svg).replace('font-family="sans-serif"', f'font-family="{_FONT}"')
 
 
-def execute(file: Path, pictures: Path, into: Path | None = None) -> list[Path]:
-    """Execute a notebook, and return the pictures that it wrote.
+def execute(file: Path, into: Path) -> Any:
+    """Execute a notebook, save it as <name>.ipynb, and return it. If a cell fails, the outputs until then are saved.
 
     Args:
         file: in jupytext's percent format.
-        pictures: folder for the pictures.
-        into: folder for the executed notebook; default: it is not saved.
+        into: folder for the executed notebook.
 
     Raises:
         CellExecutionError: a cell failed; the message has its traceback.
     """
     notebook = jupytext.read(file)
-    NotebookClient(
-        notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(HERE.parent)}}
-    ).execute()
-    if into is not None:
+    notebook.metadata.kernelspec = KERNEL
+    client = NotebookClient(
+        notebook, timeout=600, kernel_name=KERNEL["name"], resources={"metadata": {"path": str(HERE.parent)}}
+    )
+    try:
+        client.execute()
+    finally:
         into.mkdir(parents=True, exist_ok=True)
-        jupytext.write(notebook, into / f"{file.stem}.ipynb")
+        nbformat.write(notebook, into / f"{file.stem}.ipynb")  # type: ignore[no-untyped-call]
+    return notebook
+
+
+def save_pictures(notebook: Any, folder: Path) -> list[Path]:
+    """Save the pictures of an executed notebook; returns their files."""
     found = {
         tag.removeprefix(_MARK): output["data"][_SVG]
         for cell in notebook.cells
@@ -60,10 +71,10 @@ def execute(file: Path, pictures: Path, into: Path | None = None) -> list[Path]:
         for output in cell.get("outputs", ())
         if _SVG in output.get("data", {})
     }
-    pictures.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, svg in found.items():
-        written.append(pictures / f"{name}.svg")
+        written.append(folder / f"{name}.svg")
         written[-1].write_text(f"{for_any_font(svg.strip())}\n", encoding="utf-8")
     return written
 
@@ -72,16 +83,20 @@ def main() -> int:
     """Execute the named notebooks, or all; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="notebooks without .py (default: all)")
-    parser.add_argument("--into", type=Path, help="save the executed notebooks in this folder as .ipynb")
+    parser.add_argument("--into", type=Path, default=EXECUTED, help="folder for the executed notebooks")
+    parser.add_argument("--pictures", action="store_true", help="also save the pictures in docs/pictures")
     asked = parser.parse_args()
     names = asked.names or sorted(file.stem for file in HERE.glob("[!_]*.py"))
     for name in names:
+        target = asked.into / f"{name}.ipynb"
         try:
-            written = execute(HERE / f"{name}.py", PICTURES, asked.into)
+            notebook = execute(HERE / f"{name}.py", asked.into)
         except CellExecutionError as error:
-            print(f"{name}: failed\n{error}", file=sys.stderr)
+            print(f"{name}: failed; see {target}\n{error}", file=sys.stderr)
             return 1
-        print(f"{name}: executed; pictures: {', '.join(file.name for file in written) or 'none'}", flush=True)
+        print(target, flush=True)
+        for file in save_pictures(notebook, PICTURES) if asked.pictures else ():
+            print(file, flush=True)
     return 0
 
 

@@ -205,6 +205,11 @@ class RunConfig(Model):
         default=30, ge=1, description="Keeps the reports of runs in `<lake.root>/_runs` for this number of days."
     )
     metrics: MetricsConfig = MetricsConfig()
+    openlineage: OptionalPath = Field(
+        default=None,
+        description="Sends the lineage of each run as OpenLineage events: to this `http://` or `https://` URL, to the "
+        "transport in this configuration file of OpenLineage's client (`.yml`), or to the end of any other file.",
+    )
 
 
 class Config(Model):

@@ -39,6 +39,7 @@ from cdc_lake.runs.context import (
     write_report,
 )
 from cdc_lake.runs.errors import translate_error
+from cdc_lake.runs.lineage import check_lineage_client, send_lineage
 from cdc_lake.runs.metrics import Exporter, check_exporters
 from cdc_lake.runs.report import Report, ReportedError, RunLayer, TableReport, seconds_before
 from cdc_lake.spark.session import (
@@ -248,6 +249,7 @@ class TableScheduler:
         self._disk_paths = [run.lake.root, *scratch_folders(spark.conf.get(LOCAL_DIR, None))]
         self._heap_bytes = heap_bytes(spark)
         check_exporters(run.config.run.metrics)
+        check_lineage_client(run.config.run.openlineage)
         if not local:
             self._check_access(files, run)
         return files
@@ -277,6 +279,7 @@ class TableScheduler:
         self._exporter.export(run, files)
         if report.is_news:
             write_report(run, files)
+            send_lineage(run, files)
         if isinstance(files, HadoopFiles) and not is_dead and time.monotonic() >= self._expires_at:
             remove_expired_reports(run, files)
             self._expires_at = time.monotonic() + _EXPIRY_SECONDS

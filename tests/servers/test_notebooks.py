@@ -4,12 +4,14 @@ import re
 from pathlib import Path
 
 import jupytext
+import nbformat
 import pytest
+from nbclient.exceptions import CellExecutionError
 from support import CHECKOUT
 from support.running_servers import running
 
 from cdc_lake.demo.servers.stack import Stack
-from notebooks.__main__ import execute
+from notebooks.__main__ import execute, save_pictures
 
 NOTEBOOKS = sorted((CHECKOUT / "notebooks").glob("[!_]*.py"))
 PICTURES = CHECKOUT / "docs" / "pictures"
@@ -60,7 +62,23 @@ def test_cell_picture_and_executed_notebook_are_kept(tmp_path: Path) -> None:
         '# %%\nprint("drawn")\n'
     )
 
-    assert execute(notebook, tmp_path / "pictures", into=tmp_path / "done") == [tmp_path / "pictures" / "circle.svg"]
+    executed = execute(notebook, tmp_path / "done")
 
+    assert save_pictures(executed, tmp_path / "pictures") == [tmp_path / "pictures" / "circle.svg"]
     assert (tmp_path / "pictures" / "circle.svg").read_text() == "<svg><circle/></svg>\n"
-    assert "drawn\\n" in (tmp_path / "done" / "circle.ipynb").read_text()
+    stored = nbformat.read(tmp_path / "done" / "circle.ipynb", as_version=nbformat.NO_CONVERT)
+    nbformat.validate(stored)
+    assert stored.metadata.kernelspec.name == "python3"
+    assert [cell.execution_count for cell in stored.cells] == [1, 2]
+    assert stored.cells[1].outputs[0].text == "drawn\n"
+
+
+def test_failed_notebook_is_saved_with_its_error(tmp_path: Path) -> None:
+    notebook = tmp_path / "failing.py"
+    notebook.write_text('# %%\nprint("before")\n# %%\n1 / 0\n')
+
+    with pytest.raises(CellExecutionError, match="ZeroDivisionError"):
+        execute(notebook, tmp_path / "done")
+
+    first, second = nbformat.read(tmp_path / "done" / "failing.ipynb", as_version=4).cells
+    assert (first.outputs[0].text, second.outputs[0].ename) == ("before\n", "ZeroDivisionError")
