@@ -10,7 +10,7 @@ import pytest
 
 from cdc_lake.cli.run import _pause
 from cdc_lake.config import CHECKOUT, Config, LakeConfig
-from cdc_lake.errors import ConfigError, DriverDiedError
+from cdc_lake.errors import CdcLakeError, ConfigError, DataLossError, DriverDiedError, InfrastructureError
 from cdc_lake.runs import scheduler as turns
 from cdc_lake.runs.context import Layer, NewData, OpenRun, Run, Work
 from cdc_lake.runs.report import Report, TableReport
@@ -121,23 +121,27 @@ def test_continuous_run_ends_once_its_jvm_has_exited(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("interval", "took", "exit_code", "batches", "pause"),
+    ("interval", "took", "error", "batches", "pause"),
     [
-        (60.0, 12.0, 0, 1, 48.0),
-        (60.0, 70.0, 0, 0, 0.0),
-        (None, 5.0, 0, 1, 0.0),
-        (None, 0.01, 0, 0, 0.5),
-        (None, 0.3, 0, 0, 2.7),
-        (None, 5.0, 0, 0, 10.0),
-        (None, 0.01, 10, 1, 10.0),
+        (60.0, 12.0, None, 1, 48.0),
+        (60.0, 70.0, None, 0, 0.0),
+        (None, 5.0, None, 1, 0.0),
+        (None, 0.01, None, 0, 0.5),
+        (None, 0.3, None, 0, 2.7),
+        (None, 5.0, None, 0, 10.0),
+        (None, 0.01, InfrastructureError, 1, 10.0),
+        (None, 0.01, DataLossError, 1, 0.0),
     ],
 )
 def test_continuous_run_pauses_if_there_is_no_news(
-    interval: float | None, took: float, exit_code: int, batches: int, pause: float
+    interval: float | None, took: float, error: type[CdcLakeError] | None, batches: int, pause: float
 ) -> None:
     done = TableReport(table="t", status="ok" if batches else "unchanged", batches=batches)
+    failed = TableReport(table="u")
+    if error:
+        failed.fail(error("u", "what is wrong", "what to do"))
 
-    found = _pause(interval, took, [exit_code], [Report(layer="silver", tables=[done])])
+    found = _pause(interval, took, [Report(layer="silver", tables=[done, failed])])
 
     assert found == pytest.approx(pause)
 
