@@ -4,7 +4,11 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
 from cdc_lake.config.gold_models import Header
+from cdc_lake.errors import CdcLakeError
 from cdc_lake.lake.lake import Lake, SilverTarget
 from cdc_lake.lake.readers import BronzeState, Reader
 from cdc_lake.storage.files import Files
@@ -66,7 +70,10 @@ def gold_state(lake: Lake, reader: Reader, files: Files, model: Header) -> Table
         return TableState()
     missed_ms = list[int | None]()
     for target in (lake.silver(topic)[0] for topic in model.topics.values()):
-        silver = reader.silver(target)
+        try:
+            silver = reader.silver(target)
+        except (CdcLakeError, PySparkException, Py4JJavaError):  # the error is silver's, not gold's
+            return TableState(gold.progress.commit, gold.progress.sources)
         if silver and gold.progress.sources.get(silver.table_id) != silver.progress.commit:
             read = gold.progress.versions.get(silver.table_id, -1)
             missed_ms.append(commit_ms_after(files, target.path, target.storage.format, read))

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from cdc_lake.cli.app import app
 from cdc_lake.cli.flags import RunOptions
-from cdc_lake.cli.run import _pause, _run_continuously
+from cdc_lake.cli.run import _run_continuously
 from cdc_lake.config import Config, LakeConfig, MetricsConfig, RunConfig
 from cdc_lake.errors import CdcLakeError, ConfigError, DataLossError, InfrastructureError, UnknownTableError
 from cdc_lake.operations import status as status_module
@@ -212,11 +212,3 @@ def test_skipped_table_stays_failed_in_later_reports(config: Config) -> None:
         {"shop.orders": "unchanged", "shop.items": "failed"}
     ] * 2
     assert [(report.is_news, report.exit_code) for report in reports] == [(True, 20), (False, 20)]
-
-
-@pytest.mark.parametrize(("error", "seconds"), [(DOWN, 10), (DataLossError("t", "records are gone", "load it"), 0)])
-def test_only_failures_that_may_pass_delay_the_next_round(error: CdcLakeError, seconds: float) -> None:
-    report = landed(1)
-    report.tables[1].fail(error)
-
-    assert _pause(None, 0.1, [report]) == seconds

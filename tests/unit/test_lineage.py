@@ -21,6 +21,7 @@ from cdc_lake.errors import CdcLakeError, InstallationError
 from cdc_lake.runs.context import Run
 from cdc_lake.runs.lineage import check_lineage_client, send_lineage
 from cdc_lake.runs.report import Report, TableReport
+from cdc_lake.spark.jars import EXTRACTION_FILTER
 from cdc_lake.storage.files import LocalFiles
 
 pytestmark = pytest.mark.core
@@ -73,7 +74,8 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A lake that a run has written."""
     root = tmp_path_factory.mktemp("lineage") / "lake"
     with tarfile.open(LAKE) as packed:
-        packed.extractall(root, filter="data")
+        packed.extraction_filter = EXTRACTION_FILTER
+        packed.extractall(root)
     return root
 
 
