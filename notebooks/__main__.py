@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import jupytext
-import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
@@ -57,7 +56,7 @@ def execute(file: Path, into: Path) -> Any:
         client.execute()
     finally:
         into.mkdir(parents=True, exist_ok=True)
-        nbformat.write(notebook, into / f"{file.stem}.ipynb")  # type: ignore[no-untyped-call]
+        jupytext.write(notebook, into / f"{file.stem}.ipynb")
     return notebook
 
 

@@ -12,7 +12,8 @@ import pytest
 import yaml
 from deployments import INFRA
 
-from cdc_lake.runs.metrics import samples
+from cdc_lake.lake.states import TableState
+from cdc_lake.runs.metrics import run_samples, samples
 from cdc_lake.runs.report import COUNTS, PHASES, Report, TableReport
 
 pytestmark = pytest.mark.core
@@ -42,9 +43,12 @@ def exported() -> Exported:
             unmet={"paid": 1},
         )
         done.add_changes([(0, 1)])
-        for sample in samples(Report(layer=layer, tables=[done], ended_at=datetime.now(UTC)), done):
+        report = Report(layer=layer, tables=[done], ended_at=datetime.now(UTC))
+        state = TableState(behind_records=1, behind_seconds=1, quarantined=1)
+        of_table = [(sample, ("table", done.table)) for sample in samples(report, done, state)]
+        for sample, *own in (*of_table, *((sample,) for sample in run_samples(report))):
             labels = found.setdefault(f"cdc_lake_{sample.name}", {})
-            for label, value in (("layer", layer), ("table", done.table), *sample.labels):
+            for label, value in (("layer", layer), *own, *sample.labels):
                 labels.setdefault(label, set()).add(value)
     return found
 
