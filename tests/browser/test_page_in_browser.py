@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from support import CHECKOUT
 from support.page_lake import write_reports, write_tables
 
-from cdc_lake.config import CHECKOUT, Config, GoldConfig, LakeConfig
+from cdc_lake.config import Config, GoldConfig, LakeConfig
 from cdc_lake.operations.page.facts import read_facts
 from cdc_lake.operations.page.render import render
 from cdc_lake.operations.story import Story, StoryEvent

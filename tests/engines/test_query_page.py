@@ -11,12 +11,13 @@ import duckdb
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from support import CHECKOUT
 from support.events import START_MS, Topic, connect, decimal
 from support.fakes import FakeBroker
 from support.three_layers import succeeded
 
 from cdc_lake.bronze.run import run_bronze
-from cdc_lake.config import CHECKOUT, Config, GoldConfig, LakeConfig, StorageConfig, TableConfig
+from cdc_lake.config import Config, GoldConfig, LakeConfig, StorageConfig, TableConfig
 from cdc_lake.gold.run import run_gold
 from cdc_lake.silver.run import run_silver
 
