@@ -3,6 +3,7 @@
 `cdc-lake stack` runs its servers alone: Postgres, Kafka, a registry and Kafka Connect on this machine, without Docker.
 """
 
+import logging
 import shlex
 import sys
 import time
@@ -93,6 +94,7 @@ def _run_recorded(folder: Path, *, as_json: bool) -> int:
     from cdc_lake.demo.recorded import SETTINGS, TOPIC, read_recording, run_recorded  # imported here: it needs pyspark
 
     console = Output(stderr=as_json)
+    logging.getLogger("cdc_lake").setLevel(logging.ERROR)  # no warning of the record that is broken on purpose
     recording = read_recording()
     result = run_recorded(folder, recording, partial(_shown, console))
     for sample in result.samples:
