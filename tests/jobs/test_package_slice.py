@@ -142,7 +142,8 @@ def test_all_layers_and_sink_files_run_on_s3(
     assert sorted(behind, key=str) == [
         ("bronze", 0, 0),
         ("bronze", None, 0),  # the broker does not have that topic
-        *[("silver", 0, None)] * len(TABLE_TYPES),
+        ("gold", None, None),
+        *[("silver", 0, 0)] * len(TABLE_TYPES),
         *[("silver", RECORDS, None)] * len(TABLE_TYPES),
     ]
     brought = tmp_path / "brought"
