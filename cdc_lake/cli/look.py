@@ -175,6 +175,8 @@ def _print_plan(run_plan: "Plan", console: Console) -> None:
             console.print(Text(f"{name}: unknown: {error}", style="yellow"))
     for warning in run_plan.warnings:
         console.print(Text(warning, style="yellow"))
+    if len(run_plan.tables) < 2:
+        return
     actions = Counter(job.what.partition(":")[0] for job in run_plan.tables)
     total = ", ".join(f"{count} {action}" for action, count in actions.most_common())
     read, refused = sum(job.records for job in run_plan.tables), sum(bool(job.refused) for job in run_plan.tables)
