@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cdc_lake.cli.flags import ConfigFile, Json, JsonFile, OptionalTables, PageFile, Parallel, RunOptions, Tables
-from cdc_lake.cli.output import Display, Output, answer, print_rows, show_result
+from cdc_lake.cli.output import Display, Output, answer, named, print_rows, show_result
 from cdc_lake.cli.run import configure_logging, show_report
 from cdc_lake.config import EMBEDDED, http_url, load_config
 from cdc_lake.errors import ConfigError
@@ -34,7 +34,6 @@ _STYLES = {
     "not folded yet": "yellow",
 }
 _STATUS_STYLES = {"ok": "green", "skipped": "dim", "warn": "yellow", "fail": "bold red"}
-_MAX_NAMED = 3
 
 
 def _connect_url(text: object) -> str:
@@ -139,8 +138,7 @@ def reconcile(
 def _print_findings(findings: "Sequence[Finding]", console: Console) -> None:
     width = max((len(finding.check) for finding in findings), default=0)
     for finding in findings:
-        more = f" and {len(finding.where) - _MAX_NAMED} more" if len(finding.where) > _MAX_NAMED else ""
-        where = f"{', '.join(finding.where[:_MAX_NAMED])}{more}: " if finding.where else ""
+        where = f"{named(finding.where)}: " if finding.where else ""
         line = Text(f"{finding.status:7} ", style=_STATUS_STYLES[finding.status])
         line.append(f"{finding.check:{width}}  {where}{finding.what}", style="default")
         line.append(f"; {finding.cure}" if finding.cure else "", style="default")

@@ -163,7 +163,7 @@ def progress_line(report: Report) -> str:
     if number["failed"]:
         parts.append(f"{number['failed']} failed")
     if working := [table_report.table for table_report in report.tables if table_report.status == "working"]:
-        parts.append(f"working on {_named(working)}")
+        parts.append(f"working on {named(working)}")
     return "; ".join(parts)
 
 
@@ -174,7 +174,7 @@ def print_round(report: Report, console: Console) -> None:
         for state in _STATES
     }
     states = [
-        f"{len(names)} {state}" + (f" ({_named(names)})" if state in _NAMED_STATES else "")
+        f"{len(names)} {state}" + (f" ({named(names)})" if state in _NAMED_STATES else "")
         for state, names in tables.items()
         if names
     ]
@@ -189,7 +189,7 @@ def _counted(rows: Counter[str]) -> str:
     return ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in rows.items())
 
 
-def _named(tables: Sequence[str]) -> str:
-    """Tables by name; of many, the first ones."""
-    more = f" and {len(tables) - _MAX_NAMED} more" if len(tables) > _MAX_NAMED else ""
-    return f"{', '.join(tables[:_MAX_NAMED])}{more}"
+def named(names: Sequence[str]) -> str:
+    """Names separated by commas; of many, the first ones."""
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return f"{', '.join(names[:_MAX_NAMED])}{more}"

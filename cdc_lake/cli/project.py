@@ -9,14 +9,12 @@ import typer
 import yaml
 
 from cdc_lake.cli.flags import ConfigFile
-from cdc_lake.cli.output import Output, answer, print_rows, say
+from cdc_lake.cli.output import Output, answer, named, print_rows, say
 from cdc_lake.config import PACKAGE, Config, load_config, settings_in_effect
 from cdc_lake.errors import CdcLakeError, ConfigError
 
 if TYPE_CHECKING:
     from cdc_lake.operations.new_project import Servers
-
-_SHOWN = 3
 
 app = typer.Typer(
     help="Show the settings in effect, and what they may be.", no_args_is_help=True, rich_markup_mode=None
@@ -37,7 +35,8 @@ def init(
 ) -> None:
     """Write a new project's files. Asks for what no flag says."""
     # Imported here: it imports pyspark.
-    from cdc_lake.operations.new_project import Project, Servers, check_has_none, matching, suggested_tables
+    from cdc_lake.operations.new_project import Project, Servers, check_has_none, suggested_tables
+    from cdc_lake.runs.context import matching
 
     check_has_none(folder)
     servers = Servers(
@@ -48,10 +47,9 @@ def init(
     kind = _registry_type(servers)
     suggested = next(iter(suggested_tables(topics)), None)
     tables = tables or _asked("--table", "Topics to replicate, separated by spaces", suggested).split()
-    selected = matching(tables, topics)
+    selected = matching(topics, tables)
     if topics:
-        more = f" and {len(selected) - _SHOWN} more" if len(selected) > _SHOWN else ""
-        say(f"{' '.join(tables)} selects {', '.join(selected[:_SHOWN]) or 'no topic yet'}{more}")
+        say(f"{' '.join(tables)} selects {named(selected) or 'no topic yet'}")
     if lake is None:
         lake = _asked("--lake", "Folder or URL of the tables", "lake") if sys.stdin.isatty() else "lake"
     project = Project(servers, kind, lake, tables, next(iter(selected), None))

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -21,6 +20,7 @@ from cdc_lake.demo import sample
 from cdc_lake.demo.dump import AnyChanges, load_dump
 from cdc_lake.errors import ConfigError
 from cdc_lake.reconcile.postgres_catalog import SourceTable, read_tables
+from cdc_lake.runs.context import matching
 
 logger = logging.getLogger(__name__)
 
@@ -214,9 +214,9 @@ def topics_of(model: str) -> set[str]:
 
 def _matching(globs: Sequence[str], topics: Sequence[str]) -> list[str]:
     for glob in globs:
-        if not any(fnmatchcase(topic, glob) for topic in topics):
+        if not matching(topics, [glob]):
             raise ConfigError(glob, "it matches no topic", f"the topics are {', '.join(topics)}")
-    return [topic for topic in topics if any(fnmatchcase(topic, glob) for glob in globs)]
+    return matching(topics, globs)
 
 
 def change(dsn: str, changes_to: WorkloadOn, *, seed: int, transactions: int) -> Counter[str]:

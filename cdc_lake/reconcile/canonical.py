@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from itertools import product
 from typing import NamedTuple
 
 from pyspark.sql import Column
@@ -147,10 +148,10 @@ _TEXT_TYPES = (
     *("int4range", "int8range", "numrange", "tsrange", "tstzrange", "daterange"),
 )
 _RULES = {
-    **{(source_type, held): _WHOLE for source_type in ("int2", "int4", "int8", "oid") for held in _WHOLE_TYPES},
+    **dict.fromkeys(product(("int2", "int4", "int8", "oid"), _WHOLE_TYPES), _WHOLE),
     # After a change of the column's type, silver may have integers as texts, or texts as integers.
     **{(source_type, "string"): Rule(_WHOLE.source, _same, int) for source_type in ("int2", "int4", "int8")},
-    **{(source_type, held): Rule(_TEXT.source, _cast) for source_type in ("text", "varchar") for held in _WHOLE_TYPES},
+    **dict.fromkeys(product(("text", "varchar"), _WHOLE_TYPES), Rule(_TEXT.source, _cast)),
     ("bool", "boolean"): _BOOLEAN,
     **{(source_type, "boolean"): _BIT for source_type in ("bit", "varbit")},
     ("float4", "float"): Rule("reverse(encode(float4send({c}), 'hex'))", _bits_of("float")),
@@ -162,7 +163,7 @@ _RULES = {
     **{(source_type, "double"): _NUMBER_AS_DOUBLE for source_type in ("numeric", "money")},
     ("date", "date"): _DAYS,
     **{(source_type, "timestamp"): _MOMENT for source_type in ("timestamp", "timestamptz")},
-    **{("time", held): _TIME for held in _WHOLE_TYPES},
+    **dict.fromkeys(product(("time",), _WHOLE_TYPES), _TIME),
     # With its zone if Debezium sends null, so that `postgres_catalog` recognizes the loss.
     ("timetz", "string"): Rule(
         "CASE WHEN extract(timezone FROM {c})::int % 60 = 0 THEN ({c} AT TIME ZONE 'UTC')::time::text || 'Z'"

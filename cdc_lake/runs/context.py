@@ -143,15 +143,20 @@ def select(patterns: Sequence[str], names: Sequence[str], what: str, cure: str) 
     """
     selected: dict[str, None] = {}
     for pattern in patterns:
-        matching = [name for name in names if fnmatchcase(name, pattern)]
-        if not matching:
+        found = matching(names, [pattern])
+        if not found:
             near = similar_names(pattern, names) or names[:3]
             problem = (
                 f"there is no such {what}; similar names: {', '.join(near)}" if near else f"there is no {what} yet"
             )
             raise UnknownTableError(pattern, problem, cure)
-        selected.update(dict.fromkeys(matching))
+        selected.update(dict.fromkeys(found))
     return list(selected)
+
+
+def matching(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
+    """The names that any of the patterns, which are names or globs, matches."""
+    return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
 
 
 def similar_names(pattern: str, names: Sequence[str]) -> list[str]:
@@ -173,7 +178,7 @@ def select_landed(
     """
     names = lake.names(files, layer)
     if missing_ok:
-        return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
+        return matching(names, patterns)
     for name in patterns:
         if name not in names and is_table_name(name):
             lake.check_is_in_no_table(files, layer, name)

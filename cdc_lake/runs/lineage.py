@@ -18,9 +18,8 @@ from urllib.parse import urlsplit
 import yaml
 
 from cdc_lake import aws
-from cdc_lake.config.gold_models import read_model
 from cdc_lake.errors import InstallationError
-from cdc_lake.runs.context import PARALLEL_READS, Run
+from cdc_lake.runs.context import PARALLEL_READS, Run, model_header
 from cdc_lake.runs.report import TableReport
 from cdc_lake.storage.files import Files
 from cdc_lake.tables.newest import newest_schema
@@ -128,10 +127,9 @@ def _datasets(run: Run, files: Files, table_report: TableReport) -> "tuple[list[
     elif layer == "silver":
         inputs = [_stored(run.lake.path("bronze", topic))]
     else:
-        models = Path(run.config.gold.models)
-        header = read_model(models / f"{table_report.table}.sql").header
+        header = model_header(run.config.gold.models, table_report.table)
         inputs = [_stored(run.lake.path("silver", topic)) for topic in header.topics.values()]
-        inputs += [_stored(str(models / source.file)) for source in header.files.values()]
+        inputs += [_stored(f"{run.config.gold.models}/{source.file}") for source in header.files.values()]
         if header.topic:
             outputs.append(OutputDataset(*_kafka(run, header.topic.topic)))
     return [InputDataset(*name) for name in inputs], outputs

@@ -9,7 +9,7 @@ import json
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -188,30 +188,28 @@ def export(settings: MetricsConfig, report: Report, states: Mapping[str, TableSt
                 logger.warning("metrics.%s: %s: the metrics of this run were not delivered: %s", name, to, error)
 
 
-def _write_prometheus(settings: MetricsConfig, report: Report, states: Mapping[str, TableState]) -> None:
-    folder, layer = Path(str(settings.prometheus_folder)), report.layer
-    folder.mkdir(parents=True, exist_ok=True)
-    _write_file(folder / f"cdc_lake_{layer}.prom", run_samples(report), {"layer": layer})
+def _labeled(report: Report, states: Mapping[str, TableState]) -> Iterator[tuple[Mapping[str, str], Iterator[Sample]]]:
+    """The metrics of a run and of each of its tables, and the labels that all of them have."""
+    yield {"layer": report.layer}, run_samples(report)
     for table_report in report.tables:
-        file = folder / f"cdc_lake_{layer}_{table_report.table}.prom"
-        _write_file(
-            file,
-            samples(report, table_report, states.get(table_report.table)),
-            {"layer": layer, "table": table_report.table},
-        )
+        labels = {"layer": report.layer, "table": table_report.table}
+        yield labels, samples(report, table_report, states.get(table_report.table))
 
 
-def _write_file(file: Path, samples: Iterable[Sample], labels: Mapping[str, str]) -> None:
+def _write_prometheus(settings: MetricsConfig, report: Report, states: Mapping[str, TableState]) -> None:
     from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
-    registry, help_texts = CollectorRegistry(), HELP | RUN_HELP
-    gauges: dict[str, Gauge] = {}
-    for sample in samples:
-        name, own = f"cdc_lake_{sample.name}", {**labels, **dict(sample.labels)}
-        if name not in gauges:
-            gauges[name] = Gauge(name, help_texts[sample.name], own, registry=registry)
-        gauges[name].labels(**own).set(sample.value)
-    write_to_textfile(str(file), registry)
+    folder, help_texts = Path(str(settings.prometheus_folder)), HELP | RUN_HELP
+    folder.mkdir(parents=True, exist_ok=True)
+    for labels, found in _labeled(report, states):
+        registry = CollectorRegistry()
+        gauges: dict[str, Gauge] = {}
+        for sample in found:
+            name, own = f"cdc_lake_{sample.name}", {**labels, **dict(sample.labels)}
+            if name not in gauges:
+                gauges[name] = Gauge(name, help_texts[sample.name], own, registry=registry)
+            gauges[name].labels(**own).set(sample.value)
+        write_to_textfile(str(folder / f"{'_'.join(('cdc_lake', *labels.values()))}.prom"), registry)
 
 
 def _send_statsd(settings: MetricsConfig, report: Report, states: Mapping[str, TableState]) -> None:
@@ -246,15 +244,9 @@ def _send_otlp(settings: MetricsConfig, report: Report, states: Mapping[str, Tab
 
     ended = int((report.ended_at or report.started_at).timestamp() * 1e9)
     points = defaultdict[str, list[otlp.NumberDataPoint]](list)
-
-    def add(of: Iterable[Sample], labels: Mapping[str, str]) -> None:
-        for sample in of:
+    for labels, found in _labeled(report, states):
+        for sample in found:
             points[sample.name].append(otlp.NumberDataPoint({**labels, **dict(sample.labels)}, 0, ended, sample.value))
-
-    add(run_samples(report), {"layer": report.layer})
-    for table_report in report.tables:
-        table = table_report.table
-        add(samples(report, table_report, states.get(table)), {"layer": report.layer, "table": table})
     help_texts = HELP | RUN_HELP
     metrics = [otlp.Metric(f"cdc_lake_{name}", help_texts[name], "", otlp.Gauge(of)) for name, of in points.items()]
     scope = otlp.ScopeMetrics(InstrumentationScope("cdc_lake"), metrics, "")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.source_columns import PLAIN
 from typer.testing import CliRunner
 
 from cdc_lake.cli.app import app
@@ -359,29 +360,20 @@ def table(name: str, *columns: SourceColumn, trouble: str | None = None) -> Sour
     return SourceTable("public", name, columns, trouble)
 
 
-PLAIN = SourceColumn(
-    *("tags", "text", "b"),
-    is_array=True,
-    is_nullable=True,
-    has_default=False,
-    is_generated=False,
-    key_place=None,
-    is_unique=False,
-    is_reference=False,
-)
+TEXTS = replace(PLAIN, name="tags", is_array=True)
 
 
 @pytest.mark.parametrize(
     ("column", "trouble", "letter", "settings", "found"),
     [
-        (PLAIN, None, "d", {}, set()),
-        (replace(PLAIN, type="numeric"), None, "d", {}, {("warn", "replica-identity")}),
-        (replace(PLAIN, type="numeric"), None, "f", {}, set()),
-        (replace(PLAIN, type="numeric"), None, "d", {"envelope": {"null_means_unchanged": ["tags"]}}, set()),
-        (replace(PLAIN, type="polygon"), None, "d", {}, {("warn", "tables")}),
-        (PLAIN, "it has no primary key", "d", {}, {("warn", "tables")}),
-        (PLAIN, "it has no primary key", "d", {"merge": {"keys": ["tags"]}}, set()),
-        (PLAIN, "it has no primary key", "d", {"merge": {"mode": "append"}}, set()),
+        (TEXTS, None, "d", {}, set()),
+        (replace(TEXTS, type="numeric"), None, "d", {}, {("warn", "replica-identity")}),
+        (replace(TEXTS, type="numeric"), None, "f", {}, set()),
+        (replace(TEXTS, type="numeric"), None, "d", {"envelope": {"null_means_unchanged": ["tags"]}}, set()),
+        (replace(TEXTS, type="polygon"), None, "d", {}, {("warn", "tables")}),
+        (TEXTS, "it has no primary key", "d", {}, {("warn", "tables")}),
+        (TEXTS, "it has no primary key", "d", {"merge": {"keys": ["tags"]}}, set()),
+        (TEXTS, "it has no primary key", "d", {"merge": {"mode": "append"}}, set()),
     ],
 )
 def test_lost_columns_depend_on_type_and_identity(

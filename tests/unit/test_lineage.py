@@ -8,13 +8,12 @@ import sys
 import tarfile
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 from openlineage.client import event_v2, facet_v2
+from support.receiver import Receiver, receiving
 
 from cdc_lake.config import Config, FilesConfig, GoldConfig, KafkaConfig, LakeConfig, RunConfig
 from cdc_lake.errors import CdcLakeError, InstallationError
@@ -176,42 +175,16 @@ def test_no_events_if_nothing_changed(lake: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "events").exists()
 
 
-class _Backend(BaseHTTPRequestHandler):
-    server: "Backend"
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        self.server.received.append((self.path, self.headers["Authorization"], body))
-        self.send_response(self.server.status)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        """Log nothing."""
-
-
-class Backend(HTTPServer):
-    """A server that keeps what it gets: the path, the login and the body."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Backend)
-        self.received: list[tuple[str, str | None, str]] = []
-        self.status = 201
-
-
 @pytest.fixture
-def backend() -> Iterator[Backend]:
-    with Backend() as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
+def backend() -> Iterator[Receiver]:
+    with receiving() as server:
+        server.status = 201
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.mark.parametrize("is_in_a_file", [False, True])
-def test_events_are_posted_to_a_url(backend: Backend, lake: Path, tmp_path: Path, is_in_a_file: bool) -> None:
-    to = url = f"http://127.0.0.1:{backend.server_port}"
+def test_events_are_posted_to_a_url(backend: Receiver, lake: Path, tmp_path: Path, is_in_a_file: bool) -> None:
+    to = url = backend.url
     if is_in_a_file:
         to = str(tmp_path / "openlineage.yml")
         auth = {"type": "api_key", "apiKey": "of-a-test"}
@@ -220,15 +193,16 @@ def test_events_are_posted_to_a_url(backend: Backend, lake: Path, tmp_path: Path
     send(str(lake), to, "silver", done())
 
     login = "Bearer of-a-test" if is_in_a_file else None
-    assert [received[:2] for received in backend.received] == [("/api/v1/lineage", login)] * 2
-    assert event(backend.received[1][2]).eventType == event_v2.RunState.COMPLETE
+    found = [(posted.path, posted.headers.get("Authorization")) for posted in backend.posted]
+    assert found == [("/api/v1/lineage", login)] * 2
+    assert event(backend.posted[1].body.decode()).eventType == event_v2.RunState.COMPLETE
 
 
 def test_undeliverable_lineage_only_logs_a_warning(
-    backend: Backend, lake: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    backend: Receiver, lake: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     backend.status = 500
-    targets = [f"http://127.0.0.1:{backend.server_port}", str(tmp_path / "missing" / "events"), f"{tmp_path}/none.yml"]
+    targets = [backend.url, str(tmp_path / "missing" / "events"), f"{tmp_path}/none.yml"]
 
     for to in targets:
         send(str(lake), to, "silver", done())
@@ -236,7 +210,7 @@ def test_undeliverable_lineage_only_logs_a_warning(
     warnings = [record.getMessage() for record in caplog.records if record.name == "cdc_lake.runs.lineage"]
     prefix = "run.openlineage: {}: the lineage of this run was not delivered: "
     assert [warning.startswith(prefix.format(to)) for warning, to in zip(warnings, targets, strict=True)] == [True] * 3
-    assert len(backend.received) == 2, "one event, sent twice"
+    assert len(backend.posted) == 2, "one event, sent twice"
 
 
 def test_missing_client_fails_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,10 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
-from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from support.receiver import Receiver, receiving
 
 from cdc_lake.config import MetricsConfig
 from cdc_lake.runs.metrics import HELP, RUN_HELP, export, run_samples, samples
@@ -15,46 +13,14 @@ from cdc_lake.runs.report import Report, TableReport
 
 pytestmark = pytest.mark.core
 
+PATH = "/v1/metrics"
 ENDED_AT = datetime(2026, 11, 28, 12, 30, tzinfo=UTC)
 
 
-class Collector(HTTPServer):
-    """A collector that keeps the requests it gets, and answers with `status`."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.requests: list[ExportMetricsServiceRequest] = []
-        self.headers: list[dict[str, str]] = []
-        self.status = 200
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/v1/metrics"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Collector
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.path == "/v1/metrics":
-            self.server.requests.append(ExportMetricsServiceRequest.FromString(body))
-            self.server.headers.append(dict(self.headers.items()))
-        self.send_response(self.server.status)
-        self.end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        """Log nothing."""
-
-
 @pytest.fixture
-def collector() -> Iterator[Collector]:
-    with Collector() as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
+def collector() -> Iterator[Receiver]:
+    with receiving() as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def report() -> Report:
@@ -65,12 +31,14 @@ def report() -> Report:
     return Report(layer="bronze", tables=tables, ended_at=ENDED_AT)
 
 
-def test_collector_gets_each_sample_with_its_labels(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collector_gets_each_sample_with_its_labels(collector: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-team=data")
 
-    export(MetricsConfig(otlp=collector.url), report(), {})
+    export(MetricsConfig(otlp=f"{collector.url}{PATH}"), report(), {})
 
-    (request,) = collector.requests
+    (posted,) = collector.posted
+    assert posted.path == PATH
+    request = ExportMetricsServiceRequest.FromString(posted.body)
     (resource,) = request.resource_metrics
     assert [(pair.key, pair.value.string_value) for pair in resource.resource.attributes if pair.key == "service.name"]
     found = {}
@@ -92,23 +60,22 @@ def test_collector_gets_each_sample_with_its_labels(collector: Collector, monkey
         ): sample.value
         for sample, table in (*of_tables, *((sample, {}) for sample in run_samples(report())))
     }
-    assert collector.headers[0]["x-team"] == "data"
+    assert posted.headers["x-team"] == "data"
 
 
-def test_refused_metrics_only_log_a_warning(collector: Collector, caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_metrics_only_log_a_warning(collector: Receiver, caplog: pytest.LogCaptureFixture) -> None:
     collector.status = 400
 
-    export(MetricsConfig(otlp=collector.url), report(), {})
+    export(MetricsConfig(otlp=f"{collector.url}{PATH}"), report(), {})
 
     (warning,) = (record.getMessage() for record in caplog.records if record.name.startswith("cdc_lake"))
-    assert warning == (
-        f"metrics.otlp: {collector.url}: the metrics of this run were not delivered: the collector did not accept them"
-    )
+    delivered = "the metrics of this run were not delivered: the collector did not accept them"
+    assert warning == f"metrics.otlp: {collector.url}{PATH}: {delivered}"
 
 
 def test_unreachable_collector_only_logs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    with Collector() as closed:
-        url = closed.url
+    with Receiver() as closed:
+        url = f"{closed.url}{PATH}"
 
     export(MetricsConfig(otlp=url), report(), {})
 

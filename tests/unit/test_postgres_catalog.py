@@ -6,23 +6,13 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from support.source_columns import PLAIN
 
 from cdc_lake.demo.comparer import Difference, Kind
 from cdc_lake.reconcile import postgres_catalog as catalog
-from cdc_lake.reconcile.postgres_catalog import SourceColumn, SourceTable, in_the_lake
+from cdc_lake.reconcile.postgres_catalog import SourceTable, in_the_lake
 
 pytestmark = pytest.mark.core
-
-PLAIN = SourceColumn(
-    *("a column", "text", "b"),
-    is_array=False,
-    is_nullable=True,
-    has_default=False,
-    is_generated=False,
-    key_place=None,
-    is_unique=False,
-    is_reference=False,
-)
 
 PLACEHOLDER = "__debezium_unavailable_value"
 A_DATE_ARRAY = {"type": "date", "is_array": True}

@@ -14,7 +14,8 @@ from cdc_lake.cli.app import EXTRAS, execute
 from cdc_lake.config import Config, config_path, load_config
 from cdc_lake.config.gold_models import read_model
 from cdc_lake.errors import ConfigError, InstallationError
-from cdc_lake.operations.new_project import Project, Servers, matching, suggested_tables
+from cdc_lake.operations.new_project import Project, Servers, suggested_tables
+from cdc_lake.runs.context import matching
 
 pytestmark = pytest.mark.core
 
@@ -124,7 +125,7 @@ def test_globs_of_topics_begin_with_the_schema_of_most() -> None:
     topics = ["connect-offsets", "crm.sales.lead", "shop.public.items", "shop.public.orders"]
 
     assert suggested_tables(topics) == ["shop.public.*", "crm.sales.*"]
-    assert matching(["shop.*", "none"], topics) == topics[2:]
+    assert matching(topics, ["shop.*", "none"]) == topics[2:]
 
 
 def test_origin_of_a_setting_is_a_line_a_variable_or_default(

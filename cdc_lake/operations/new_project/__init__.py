@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from shlex import join
 from string import Template
@@ -83,11 +82,6 @@ def suggested_tables(topics: Sequence[str]) -> list[str]:
     """Globs of the topics that Debezium may have written, `<prefix>.<schema>.<table>`; most topics first."""
     schemas = Counter(topic.rpartition(".")[0] for topic in topics if topic.count(".") == 2)
     return [f"{schema}.*" for schema, _ in schemas.most_common()]
-
-
-def matching(tables: Sequence[str], topics: Sequence[str]) -> list[str]:
-    """The topics that names or globs select."""
-    return [topic for topic in topics if any(fnmatchcase(topic, table) for table in tables)]
 
 
 @dataclass(frozen=True)
