@@ -35,7 +35,7 @@ setup: $(STAMP) ## Create .venv with all packages, and fetch the jars
 
 archive: setup $(ARCHIVE_STAMP) ## Archive Spark's classes for faster starts (a minute)
 
-demo: setup ## Run the demo; for Hudi: TABLE_TYPE=hudi-cow or hudi-mor
+demo: setup ## Run the demo, for example with TABLE_TYPE=iceberg-mor
 	cdc-lake demo $(if $(TABLE_TYPE),--table-type $(TABLE_TYPE))
 
 demo-full: setup ## Run the demo with 14 tables that change all the time
@@ -83,7 +83,7 @@ test-profiles: setup setup-spark41 ## Run the Spark suites with each profile (90
 	python -m tests.profiles
 
 conformance: setup ## Run every log of the conformance kit in every cut (hours)
-	for type in delta hudi-cow hudi-mor; do for deletes in hard soft; do for split in none each all-pairs; do \
+	for type in delta hudi-cow hudi-mor iceberg-cow iceberg-mor; do for deletes in hard soft; do for split in none each all-pairs; do \
 		python -m tests.conformance --table-type $$type --deletes $$deletes --split $$split; done; done; done
 
 soak: setup ## Run bronze and silver for ten minutes; check for leaks
@@ -92,7 +92,7 @@ soak: setup ## Run bronze and silver for ten minutes; check for leaks
 bench-landing: setup ## Compare bronze with a minimal landing job (7 minutes)
 	python -m benchmarks.landing
 
-bench-tables: setup ## Compare silver in Delta with silver in Hudi
+bench-tables: setup ## Compare silver in Delta, Hudi and Iceberg
 	python -m benchmarks.tables
 
 bench-short: setup ## Measure runs with few or no new records (13 minutes)

@@ -185,15 +185,17 @@ PIPELINES: Mapping[str, Callable[[Path], Take]] = {
     "textbook": textbook,
     "tuned": lambda folder: textbook(folder, is_tuned=True),
 }
-IN_HUDI: Mapping[str, Callable[[Path], Take]] = {
+IN_OTHER_FORMATS: Mapping[str, Callable[[Path], Take]] = {
     "hudi-cow": lambda folder: cdc_lake(folder, table_type="hudi-cow"),
     "hudi-mor": lambda folder: cdc_lake(folder, table_type="hudi-mor"),
     "mor-buckets": lambda folder: cdc_lake(folder, table_type="hudi-mor", buckets=BUCKETS),
+    "iceberg-cow": lambda folder: cdc_lake(folder, table_type="iceberg-cow"),
+    "iceberg-mor": lambda folder: cdc_lake(folder, table_type="iceberg-mor"),
 }
-"""cdc_lake with silver in Hudi."""
+"""cdc_lake with silver in Hudi or Iceberg."""
 CONTENDERS: Mapping[str, Callable[[Path], Take]] = {
     **PIPELINES,
-    **IN_HUDI,
+    **IN_OTHER_FORMATS,
     "bronze": lambda folder: cdc_lake(folder, layers=["bronze"]),
     "floor": floor,
 }

@@ -26,9 +26,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.contender import IN_HUDI, PIPELINES
+from benchmarks.contender import IN_OTHER_FORMATS, PIPELINES
 from benchmarks.cpu import cpu_seconds
 from benchmarks.log import FIRST_ORDERS, ORDERS, Log, small
+from cdc_lake.demo.comparer import iceberg_table
 from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.spark.jars import cache_folder, lock_file, read_lock
 from cdc_lake.spark.versions import profile_name
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 OURS = "cdc_lake"
-ALL_OURS = frozenset((OURS, *IN_HUDI))
+ALL_OURS = frozenset((OURS, *IN_OTHER_FORMATS))
 _SUBMIT = "--master local[2] --driver-memory 2g --conf spark.ui.enabled=false pyspark-shell"
 _COLUMNS = ("id", "customer", "status", "amount", "note", "city", "score")
 
@@ -149,9 +150,13 @@ def silver_folder(lake: Path, topic: str) -> Path:
 
 
 def silver_rows(folder: Path) -> pa.Table:
-    """A silver table's rows by delta-rs, or by Spark for Hudi: hudi-rs 0.5 skips some logs after a column was added."""
-    if not (folder / ".hoodie").exists():
+    """A silver table's rows by delta-rs, by pyiceberg, or by Spark for Hudi: hudi-rs 0.5 skips some logs after a column
+    was added.
+    """
+    if (folder / "_delta_log").exists():
         return DeltaTable(str(folder)).to_pyarrow_table()
+    if (folder / "_iceberg").exists():
+        return iceberg_table(str(folder)).scan().to_arrow()
     copy = folder.with_name(f"{folder.name}.rows")
     by_spark(folder).write.parquet(str(copy))
     return pq.read_table(copy)
@@ -164,6 +169,8 @@ def by_spark(folder: Path) -> "DataFrame":
     os.environ |= {"PYSPARK_SUBMIT_ARGS": _SUBMIT, "SPARK_LOCAL_IP": "127.0.0.1"}
     spark = SparkSession.builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    if metadata := list(folder.glob("_iceberg/*.metadata.json")):
+        return spark.read.format("iceberg").load(str(max(metadata)))
     kind = "hudi" if (folder / ".hoodie").exists() else "delta"
     return spark.read.format(kind).option("hoodie.metadata.enable", "false").load(str(folder))
 
@@ -305,20 +312,20 @@ def _median(costs: Sequence[Cost]) -> Cost:
 
 
 def show(outcome: Outcome) -> None:
-    """Print seconds, and their ratios to the first pipeline."""
-    first, *_ = outcome.wrong
+    """Print seconds, and their ratios to the first pipeline; of many pipelines only CPU seconds."""
+    is_wide = len(outcome.wrong) > len(PIPELINES)
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("seconds per table")
+    table.add_column("CPU seconds" if is_wide else "seconds per table")
     for name in outcome.wrong:
-        table.add_column(f"{name}\nCPU", justify="right")
-        table.add_column("\nwall", justify="right")
+        for title in [name.replace("-", "\n")] if is_wide else [f"{name}\nCPU", "\nwall"]:
+            table.add_column(title, justify="right")
     for step, costs in outcome.costs.items():
-        ours = costs[first]
-        seconds = [(cost.cpu, cost.wall) for cost in costs.values()]
+        seconds = [(cost.cpu,) if is_wide else (cost.cpu, cost.wall) for cost in costs.values()]
         table.add_row(step, *(f"{value:.1f}" for both in seconds for value in both))
-        ratios = [(cpu / ours.cpu, wall / ours.wall) for cpu, wall in seconds]
-        table.add_row("  times the first", *(f"{value:.2f}" for both in ratios for value in both), end_section=True)
-    table.add_row("wrong rows", *(text for number in outcome.wrong.values() for text in (f"{number:,}", "")))
+        ratios = (value / ours for both in seconds for value, ours in zip(both, seconds[0], strict=True))
+        table.add_row("  times the first", *(f"{value:.2f}" for value in ratios), end_section=True)
+    wrong = ([f"{number:,}"] if is_wide else [f"{number:,}", ""] for number in outcome.wrong.values())
+    table.add_row("wrong rows", *(text for texts in wrong for text in texts))
     Console(width=80).print(table)
 
 

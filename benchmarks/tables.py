@@ -1,4 +1,4 @@
-"""`make bench-tables`: compare silver in Delta, Hudi copy-on-write and Hudi merge-on-read in one run.
+"""`make bench-tables`: compare silver in Delta, Hudi and Iceberg, the latter two of both types, in one run.
 
 The workload, the measurement and the check are those of `benchmarks.quick`.
 """
@@ -6,11 +6,11 @@ The workload, the measurement and the check are those of `benchmarks.quick`.
 import time
 from pathlib import Path
 
-from benchmarks.contender import IN_HUDI
+from benchmarks.contender import IN_OTHER_FORMATS
 from benchmarks.log import ORDERS
 from benchmarks.quick import OURS, Sizes, by_spark, measure, servers, show, silver_folder
 
-SIZES = Sizes(snapshot=300_000, small_tables=8)
+SIZES = Sizes(snapshot=1_000_000, small_tables=8)
 
 
 def show_files(name: str, folder: Path) -> None:
@@ -30,8 +30,8 @@ def main() -> None:
     """Run the benchmark and print the table of docs/explanation/performance.md."""
     started = time.monotonic()
     with servers() as (folder, addresses):
-        outcome = measure(folder, addresses, SIZES, (OURS, *IN_HUDI))
-        for name in (OURS, *IN_HUDI):
+        outcome = measure(folder, addresses, SIZES, (OURS, *IN_OTHER_FORMATS))
+        for name in (OURS, *IN_OTHER_FORMATS):
             show_files(name, silver_folder(folder / name, ORDERS))
     show(outcome)
     print(f"{time.monotonic() - started:.0f} s in total")

@@ -51,7 +51,6 @@ class Admin:
 
     Args:
         bootstrap_servers: host:port, comma separated.
-        login: client settings.
 
     Raises:
         ConfigError: librdkafka rejects these settings.
@@ -90,12 +89,7 @@ class Admin:
         raise self.unavailable_error("; ".join(problems), cure)
 
     def unavailable_error(self, why: object, cure: str) -> CdcLakeError:
-        """The error of brokers that do not respond.
-
-        Args:
-            why: the client's message or error.
-            cure: what to do if the brokers are down.
-        """
+        """The error of brokers that do not respond."""
         if isinstance(why, KafkaException):
             why = why.args[0].str()
         why = str(why) or "no response in time"

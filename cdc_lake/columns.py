@@ -1,6 +1,7 @@
 """Names and types of cdc_lake's own columns in bronze, silver and the side tables."""
 
 import re
+from collections.abc import Collection
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
@@ -75,6 +76,10 @@ GONE = "__gone"
 """Column of a row that is sent to a topic: whether the row was deleted, so that only its key is sent."""
 HUDI_PREFIX = "_hoodie_"
 """Prefix of Hudi's own columns."""
+ICEBERG_NAMES = frozenset(
+    {"_deleted", "_file", "_last_updated_sequence_number", "_partition", "_pos", "_row_id", "_spec_id"}
+)
+"""Iceberg's own columns; it cannot read a table that has a column of such a name."""
 
 SIDE = {
     "kind": "string",  # `key`, `image`, `table` or `rejected`.
@@ -106,19 +111,29 @@ START_ID, SNAPSHOT_ID = "start", "snapshot"
 REJECTED_STAGE = "expectation"
 """The stage, in a record's `error`, of events that silver rejected."""
 
+_SMALL = re.compile(r"\b(tinyint|smallint)(?=[,>]|$)")
 _NOT_IN_NAMES = re.compile("[ ,;{}()=\\x00-\\x1f\\x7f\\ud800-\\udfff]")
 """Characters that Delta does not allow in names, control characters, and unpaired surrogates."""
 
 
-def name_problem(name: str, *, in_hudi: bool = False) -> str | None:
-    """Why a name is not allowed for columns and fields of a Delta or Hudi table; none if it is allowed."""
+def name_problem(name: str, formats: Collection[str] = ()) -> str | None:
+    """Why a name is not allowed for columns and fields of tables; none if it is allowed.
+
+    Args:
+        formats: the tables' formats.
+    """
     if not name:
         return "a column has an empty name"
-    if in_hudi and not name.isidentifier():
+    if "hudi" in formats and not name.isidentifier():
         return f"Hudi does not allow the column or field name {name!r}: use letters, digits and `_` only"
     if _NOT_IN_NAMES.search(name):
         return f"the column or field name {name!r} contains a space, a control character or one of ,;{{}}()="
     return None
+
+
+def without_small_integers(spark_type: str) -> str:
+    """A type with int instead of smaller integers, also in arrays, maps and structs."""
+    return _SMALL.sub("int", spark_type)
 
 
 def quoted(name: str) -> str:

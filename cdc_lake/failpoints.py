@@ -27,6 +27,7 @@ POINTS: Mapping[str, tuple[str, ...]] = {
     "silver.after_widen": ("batch",),
     "silver.after_side": ("batch",),
     "silver.after_merge": ("batch",),
+    "iceberg.after_stage": ("batch",),
     "silver.before_report": (),
     "rebuild.after_compare": (),
     "rebuild.after_side": (),

@@ -88,7 +88,6 @@ class UploadPlan(BaseModel):
     files: tuple[Artifact, ...]
 
     def needed_on(self, place: Place) -> list[Artifact]:
-        """The files that a target needs."""
         return [file for file in self.files if place in file.on]
 
 

@@ -57,7 +57,8 @@ rows = [
     if event.source_ts_ms
 ]
 chart = alt.Chart(alt.Data(values=rows)).encode(
-    y=alt.Y("event:N", sort=None, title="operation, partition@offset"), color=alt.Color("verdict:N", title=None)
+    y=alt.Y("event:N", sort=None, title=None),
+    color=alt.Color("verdict:N", title=None, legend=alt.Legend(orient="bottom")),
 )
 times = alt.X("time:T", title="source time (UTC)", scale=alt.Scale(padding=12))
 points = chart.mark_point(filled=True, size=140).encode(x=times)

@@ -1,5 +1,6 @@
 """Fixtures that several folders of tests share."""
 
+import logging
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,12 @@ pytest_plugins = ("support.costs", "support.results")
 def pytest_configure(config: pytest.Config) -> None:
     """PySpark leaves the loopback socket of each `collect` to the garbage collector; ignore only this warning."""
     config.addinivalue_line("filterwarnings", "ignore:unclosed <socket.*raddr=.'127.0.0.1':ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def log_level() -> None:
+    """Each test sees the log's warnings: a command that ran before in this process, like the demo, may hide them."""
+    logging.getLogger("cdc_lake").setLevel(logging.NOTSET)
 
 
 _MANY_FILES = 20

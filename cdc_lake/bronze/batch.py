@@ -10,7 +10,7 @@ from functools import partial
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from cdc_lake.bronze.dead_letters import send_due, sent_after
@@ -24,9 +24,17 @@ from cdc_lake.bronze.log_order import (
     records_there,
     with_log_order,
 )
-from cdc_lake.bronze.offsets import batch_spans, continue_from, lag_by_partition, unread
 from cdc_lake.bronze.schema_resolution import ResolvedSchemas, ScanSummary, decide, resolve_schemas, scan_records
-from cdc_lake.bronze.topic_run import TopicRun, rewritten, starting_progress, stored_progress
+from cdc_lake.bronze.topic_run import (
+    TopicRun,
+    batch_spans,
+    continue_from,
+    lag_by_partition,
+    rewritten,
+    starting_progress,
+    stored_progress,
+    unread,
+)
 from cdc_lake.config import TableConfig
 from cdc_lake.errors import ConfigError, InfrastructureError, QualityGateError
 from cdc_lake.failpoints import reach
@@ -107,7 +115,6 @@ class _Batch:
 
     @property
     def number(self) -> int:
-        """The number of its commit."""
         return self.before.commit + 1
 
     @property
@@ -171,8 +178,6 @@ def _land_batch(topic: TopicRun, spans: Mapping[int, Span], before: BronzeProgre
     if number := topic.source.skipped_records(batch.spans, summary.total):
         report.count(in_no_file=number)
         report.warn(_TOMBSTONES_WARNING)
-    if counts["quarantined"]:
-        _log_quarantined(topic, batch.number, counts["quarantined"])
     if counts.get("dropped"):
         _log_dropped(topic, batch.number, counts["dropped"])
     report.read_bytes += summary.bytes
@@ -185,8 +190,6 @@ def _commit(
     """Commit a batch. Returns the numbers of its records by status, and the committed progress.
 
     Args:
-        decided: the columns of `with_decision`.
-        cached: releases what is persisted.
         are_ok: see `_bronze_rows`; if a record is not ok, it raises an error with `_NOT_OK`, and nothing is committed.
     """
     topic, report, total = batch.topic, batch.topic.report, batch.summary.total
@@ -204,8 +207,10 @@ def _commit(
     topic.run.leases.check(report.table)
     with report.phase("write"):
         if landed.has_errors:
-            rows = with_reasons(rows, topic.schemas, batch.summary.frames)
+            rows, message = with_reasons(rows, topic.schemas, batch.summary.frames, landed.first_quarantined)
         commit = topic.table.append(rows, following)
+    if landed.first_quarantined:
+        _log_quarantined(batch, counts["quarantined"], *landed.first_quarantined, message)
     reach("bronze.after_append", batch=batch.number)
     return counts, commit.progress
 
@@ -246,6 +251,7 @@ def _bronze_rows(
     if topic.settings.quality.on_error == "log":
         rows = rows.withColumn("status", F.when(status == "quarantined", "dropped").otherwise(status))
         landed.counts["dropped"] += landed.counts.pop("quarantined", 0)
+        landed = replace(landed, first_quarantined=None)
     if landed.has_errors:
         # Filters on `status` and `error` stay above this. Spark would move them down to the decoded values, and replace
         # each column on the way by its expression: with tens of schemas, the filter becomes larger than memory.
@@ -310,32 +316,33 @@ class _RowSummary:
         counts: rows by status.
         log_ts: the latest by partition.
         others: number of rows that are not plain; see `log_order`.
+        first_quarantined: partition and offset; None without one.
     """
 
     counts: Counter[str]
     log_ts: dict[int, int]
     others: int
+    first_quarantined: tuple[int, int] | None
 
     @property
     def has_errors(self) -> bool:
-        """Whether any record was quarantined or dropped."""
         return bool(self.counts["quarantined"] or self.counts["dropped"])
 
 
 def _summarize_rows(order: DataFrame) -> _RowSummary:
-    counts, log_ts, others = Counter[str](), dict[int, int](), 0
+    counts, log_ts, others, quarantined = Counter[str](), dict[int, int](), 0, list[tuple[int, int]]()
     number, not_plain = F.count("*"), F.count_if(~F.col("is_plain"))
-    for partition, status, n, latest, n_others in (
-        order.groupBy("partition", "status").agg(number, F.max("log_ts"), not_plain).collect()
+    for partition, status, n, latest, n_others, first in (
+        order.groupBy("partition", "status").agg(number, F.max("log_ts"), not_plain, F.min("offset")).collect()
     ):
         counts[status] += n
         log_ts[partition] = max(latest, log_ts.get(partition, latest))
         others += n_others
-    return _RowSummary(counts, log_ts, others)
+        quarantined += [(partition, first)] if status == "quarantined" else []
+    return _RowSummary(counts, log_ts, others, min(quarantined, default=None))
 
 
 def _next_progress(batch: _Batch, landed: _RowSummary, resolved: ResolvedSchemas) -> BronzeProgress:
-    """The progress after a batch."""
     topic, before, spans, summary, rows = batch.topic, batch.before, batch.spans, batch.summary, landed.counts.total()
     reached = before.offsets[topic.log.id] | {partition: span.end for partition, span in spans.items()}
     return BronzeProgress(
@@ -373,7 +380,6 @@ def _total_rows(batch: _Batch, landed: int) -> int | None:
 
 
 def _stop_on_error(topic: TopicRun, rows: DataFrame, quarantined: int) -> None:
-    """Raise if records are quarantined and `quality.on_error` is `stop`."""
     if not quarantined or topic.settings.quality.on_error != "stop":
         return
     first = rows.where(F.col("status") == "quarantined").orderBy("partition", "offset").first()
@@ -385,30 +391,23 @@ def _stop_on_error(topic: TopicRun, rows: DataFrame, quarantined: int) -> None:
     )
 
 
-def _log_quarantined(topic: TopicRun, batch: int, number: int) -> None:
-    """Log how many records of a batch were quarantined, and the reason of the first one."""
-    (first,) = _first_errors(topic, batch, "quarantined", 1)
+def _log_quarantined(batch: _Batch, number: int, partition: int, offset: int, message: str | None) -> None:
+    topic = batch.topic.log.name
     logger.warning(
-        "%s: %d records of batch %d were quarantined, first [%d]@%d: %s; run `cdc-lake quarantine list --table %s`",
-        *(topic.log.name, number, batch, first["partition"], first["offset"], first["message"], topic.log.name),
+        "%s: records of batch %d in quarantine: %d, first [%d]@%d%s; run `cdc-lake quarantine list --table %s`",
+        *(topic, batch.number, number, partition, offset, f": {message}" if message else "", topic),
     )
 
 
 def _log_dropped(topic: TopicRun, batch: int, number: int) -> None:
-    """Log the first records of a batch that were dropped, and warn about them."""
-    for row in _first_errors(topic, batch, "dropped", _LOGGED_ROWS):
+    rows = topic.table.read().where((F.col("batch") == batch) & (F.col("status") == "dropped"))
+    first = rows.select("partition", "offset", "error.message").orderBy("partition", "offset")
+    for row in first.limit(_LOGGED_ROWS).collect():
         logger.warning("%s[%d]@%d: %s", topic.log.name, row["partition"], row["offset"], row["message"])
     topic.report.warn(
         f"{number} records of batch {batch} were dropped (`quality.on_error: log`); list them with "
         f"`cdc-lake quarantine list --dropped --each`, and land them with `replay --dropped`"
     )
-
-
-def _first_errors(topic: TopicRun, batch: int, status: str, limit: int) -> list[Row]:
-    """The first records of a batch with a status: their partition, offset and message."""
-    rows = topic.table.read().where((F.col("batch") == batch) & (F.col("status") == status))
-    first = rows.select("partition", "offset", "error.message").orderBy("partition", "offset")
-    return first.limit(limit).collect()
 
 
 def _check_quarantine_limit(report: TableReport, settings: TableConfig) -> None:

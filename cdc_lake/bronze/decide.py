@@ -142,7 +142,6 @@ def bronze_rows(records: DataFrame, *, batch: int, generation: int, ingest_date:
     Args:
         records: the columns of `with_log_order`.
         batch: the commit that lands them.
-        generation: the generation of the topic.
         ingest_date: the day of the commit, UTC.
         late: whether they are replayed, that is, landed after later records.
     """
@@ -211,7 +210,6 @@ def _in_sequence(facts: Metadata, value: DecodedLayout, column: str) -> tuple[Me
     Args:
         facts: the metadata from the value's own fields.
         value: the decoded value; its rows also have Kafka's `topic`.
-        column: the name of the column.
     """
     rule = type_mapping(row_fields(value.tree)[column])
     sent = rule.convert(row_or_before(value.tree, value.value, [column])[column])

@@ -4,8 +4,6 @@ import base64
 import io
 import json
 from collections.abc import Collection, Iterable, Iterator
-from functools import reduce
-from operator import and_
 from typing import Any
 
 import fastavro
@@ -16,7 +14,7 @@ from cdc_lake.bronze.decide import DECODE_STAGE
 from cdc_lake.decode.framing import body
 from cdc_lake.decode.json import sent_name
 from cdc_lake.decode.records import WriterSchema
-from cdc_lake.decode.schema_texts import compact
+from cdc_lake.decode.schema_texts import compact, without_logical_types
 from cdc_lake.decode.schemas import Tree, decimal_size, fields, is_decimal, non_null, type_name
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.spark.arrow_stage import from_rows
@@ -25,29 +23,41 @@ _EXPLAINED_ROWS, _EXPLAINED_BYTES = 100, 256 << 10
 """The driver reads this many undecodable records of a batch again, up to this size, to find the exact reason."""
 
 
-def with_reasons(rows: DataFrame, schemas: SchemaFiles, frames: Collection[str]) -> DataFrame:
+def with_reasons(
+    rows: DataFrame, schemas: SchemaFiles, frames: Collection[str], example: tuple[int, int] | None
+) -> tuple[DataFrame, str | None]:
     """Replace the error message of the first rows that did not decode by the exact reason.
 
     Args:
         rows: the columns of `bronze_rows`.
+        example: the partition and offset of a row whose message the caller wants.
+
+    Returns:
+        The rows, and the message of the example; None if more than 100 other rows did not decode.
     """
-    failed = rows.where(F.col("error.stage") == DECODE_STAGE)
-    sides = ("value", "key")
-    bodies = (body(F.col(f"raw_{side}"), F.col("framing")[side], frames).alias(side) for side in sides)
-    sample = failed.select("partition", "offset", "error", "key_schema", "value_schema", *bodies)
-    is_small = reduce(and_, (F.coalesce(F.length(side), F.lit(0)) <= _EXPLAINED_BYTES for side in sides))
+    sides, wanted, found = ("value", "key"), F.lit(False), None
+    if example:
+        wanted = (F.col("partition") == example[0]) & (F.col("offset") == example[1])
+    bodies = {side: body(F.col(f"raw_{side}"), F.col("framing")[side], frames) for side in sides}
+    small = (F.when(F.length(body) <= _EXPLAINED_BYTES, body).alias(side) for side, body in bodies.items())
+    sample = rows.where((F.col("error.stage") == DECODE_STAGE) | wanted)
+    sample = sample.select("partition", "offset", "error", "key_schema", "value_schema", *small)
     reasons = []
-    for row in sample.where(is_small).limit(_EXPLAINED_ROWS).collect():
-        side = next(side for side in sides if row["error"]["message"].startswith(side))
-        schema = schemas.by_fingerprint(row[f"{side}_schema"])
-        reasons.append((row["partition"], row["offset"], f"{side}: {reason(schema, bytes(row[side]))}"))
+    for row in sample.limit(_EXPLAINED_ROWS).collect():
+        message, at = row["error"]["message"], (row["partition"], row["offset"])
+        side = next((side for side in sides if message.startswith(f"{side}: ")), None)
+        if row["error"]["stage"] == DECODE_STAGE and side and row[side] is not None:
+            schema = schemas.by_fingerprint(row[f"{side}_schema"])
+            message = f"{side}: {reason(schema, bytes(row[side]))}"
+            reasons.append((*at, message))
+        found = message if at == example else found
     if not reasons:
-        return rows
+        return rows, found
     known = from_rows(rows.sparkSession, reasons, "partition int, offset bigint, reason string")
     message = F.coalesce("reason", F.col("error.message"))
     error = F.when(F.col("error").isNotNull(), F.col("error").withField("message", message))
     joined = rows.join(F.broadcast(known), ["partition", "offset"], how="left")
-    return joined.withColumn("error", error).select(*rows.columns)
+    return joined.withColumn("error", error).select(*rows.columns), found
 
 
 def reason(schema: WriterSchema, body: bytes) -> str:
@@ -162,8 +172,6 @@ def fields_read(schema: WriterSchema, body: bytes) -> tuple[dict[str, Any], str 
 
 
 class _Stopped(Exception):
-    """A field cannot be read."""
-
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self.path = path
@@ -205,10 +213,4 @@ def reads(schema: WriterSchema, body: bytes) -> bool:
 
 def _parsed(tree: Tree) -> Any:
     # Checked when it was loaded: no recursion and no items of size 0, so this reader cannot loop or overflow.
-    return fastavro.parse_schema(_without_logical_types(json.loads(compact(tree))))
-
-
-def _without_logical_types(content: Any) -> Any:
-    if isinstance(content, dict):
-        return {k: _without_logical_types(v) for k, v in content.items() if k != "logicalType"}
-    return [_without_logical_types(c) for c in content] if isinstance(content, list) else content
+    return fastavro.parse_schema(without_logical_types(json.loads(compact(tree))))

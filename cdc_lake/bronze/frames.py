@@ -7,6 +7,7 @@ from operator import add
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from cdc_lake.config import TableConfig
 from cdc_lake.decode import framing
 from cdc_lake.decode import json as json_format
 from cdc_lake.spark.expressions import built_once
@@ -15,30 +16,27 @@ _MAX_REFERENCE, _MAX_JSON_REFERENCE = 1 << 10, 64 << 10
 """Maximum length of a reference, and of the names of the fields of JSON without a schema."""
 
 
-def with_frames(
-    records: DataFrame,
-    *,
-    key_framing: str | None = "auto",
-    value_framing: str = "auto",
-    declared: Collection[str] = (),
-    max_bytes: int,
-    of_files: bool = False,
-) -> DataFrame:
-    """Detect the frames of keys and values.
+def with_frames(records: DataFrame, settings: TableConfig, *, of_files: bool = False) -> DataFrame:
+    """Detect the frames of keys and values. Keys, values and headers above `read.max_record_bytes` become null.
 
     Args:
         records: Kafka's columns.
-        key_framing, value_framing: the frame in the settings, or `auto`; None for keys that are not decoded.
-        declared: the columns in the settings.
-        max_bytes: keys, values and headers that are larger become null.
         of_files: whether the records come from files.
 
     Columns in: `key`, `value`, `headers`. Columns out: all, and `too_large` string, the reason if one became null;
     `header_bytes` bigint; `key_framing`, `value_framing` string.
     """
-    for columns in _frame_columns(key_framing, value_framing, tuple(declared), max_bytes, of_files=of_files):
+    for columns in _frame_columns(*_configured(settings), settings.read.max_record_bytes, of_files=of_files):
         records = records.withColumns(columns)
     return records
+
+
+def _configured(settings: TableConfig) -> tuple[str | None, str, tuple[str, ...]]:
+    """The frame of keys and that of values in the settings, or `auto`, and the columns that they declare. Keys that are
+    not decoded have none.
+    """
+    key = settings.key.wire_format if settings.key_of_rows == () else None
+    return key, settings.value.wire_format, tuple(settings.value.columns)
 
 
 @built_once
@@ -95,25 +93,17 @@ def with_unpacked_bytes(records: DataFrame, max_bytes: int) -> DataFrame:
     )
 
 
-def with_references(
-    records: DataFrame,
-    frames: Collection[str],
-    *,
-    key_framing: str | None = "auto",
-    value_framing: str = "auto",
-    declared: Collection[str] = (),
-) -> DataFrame:
+def with_references(records: DataFrame, frames: Collection[str], settings: TableConfig) -> DataFrame:
     """Extract the references by which keys and values name their schemas.
 
     Args:
         records: the columns of `with_frames`.
         frames: the frames to read; other frames are not planned for, and their records get no reference.
-        key_framing, value_framing, declared: as passed to `with_frames`.
 
     Columns out: all, and `key_reference`, `value_reference`, `frame_problem` string, `is_tombstone` boolean; if JSON is
     among the frames, `value_names` string, the names of the row's fields of JSON without a schema.
     """
-    for columns in _reference_columns(frozenset(frames), key_framing, value_framing, tuple(declared)):
+    for columns in _reference_columns(frozenset(frames), *_configured(settings)):
         records = records.withColumns(columns)
     return records
 

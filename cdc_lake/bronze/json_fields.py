@@ -151,7 +151,7 @@ def _special(shape: str, names: Collection[str], settings: TableConfig) -> list[
     for name in names:
         try:
             (read,), columns = _field(shape, name, settings)
-            mapping.check(columns, in_hudi=settings.is_in_hudi)
+            mapping.check(columns, settings.formats)
         except SchemaError:
             unusable.add(name)
         else:

@@ -142,15 +142,12 @@ def _own_log_ts(seed: Column) -> Column:
 
 
 def _seed(before: Mapping[int, LastRecord]) -> Column:
-    """The last record of each row's partition."""
-    known = {partition: _seed_of(record) for partition, record in before.items()}
+    known = {}
+    for partition, record in before.items():
+        last = F.struct(F.lit(record.offset), F.lit(record.key), F.lit(record.op), F.lit(record.status))
+        last = last if record.offset is not None else F.lit(None)
+        known[partition] = F.struct(F.lit(record.log_ts), last, F.lit(record.next_log_ts)).cast(_SEED_TYPE)
     return by_partition(known) if known else F.lit(None).cast(_SEED_TYPE)
-
-
-def _seed_of(record: LastRecord) -> Column:
-    last = F.struct(F.lit(record.offset), F.lit(record.key), F.lit(record.op), F.lit(record.status))
-    last = last if record.offset is not None else F.lit(None)
-    return F.struct(F.lit(record.log_ts), last, F.lit(record.next_log_ts)).cast(_SEED_TYPE)
 
 
 def last_records(
@@ -179,7 +176,6 @@ def last_records(
 
 
 def records_there(table: BronzeTable, generation: int, spans: Mapping[int, Span]) -> DataFrame:
-    """Bronze's rows in ranges of offsets."""
     is_of = F.lit(False)
     for partition, span in spans.items():
         is_of |= (F.col("partition") == partition) & (F.col("offset") >= span.start) & (F.col("offset") < span.end)

@@ -106,7 +106,6 @@ def resolve(
 
     Args:
         references: the references of the keys, or of the values, of one topic.
-        names: the owners of possible schemas.
         kinds: the kinds of ids in this registry, the likeliest first.
         known_kinds: frame -> the kind of its ids, found before.
         look_up: looks in the registry and in the lake's schema files.
@@ -157,7 +156,6 @@ def _choose_id_kind(
 
     Args:
         answers: reference -> kind -> its schemas.
-        names: the owners of possible schemas.
         bodies: reference -> samples.
 
     Returns:
@@ -200,7 +198,6 @@ def _choose_id_kind(
 
 
 def _reject_foreign_schemas(chosen: Mapping[str, Sequence[WriterSchema]], names: Names, resolution: Resolution) -> None:
-    """Reject schemas of other tables."""
     owned = {owner: schema for group in chosen.values() for schema in group if (owner := owner_of(schema)) is not None}
     if not names.accepted:
         # The first schemas decide the owners: the topic, or something else.
@@ -261,7 +258,6 @@ class SchemaSource:
         self.asked: list[tuple[str, str]] = []
 
     def look_up(self, kind: str, schema_id: str) -> Sequence[WriterSchema]:
-        """See `LookUp`."""
         match kind:
             case "declared":
                 return self._keep(self._declared())

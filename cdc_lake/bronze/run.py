@@ -12,8 +12,7 @@ from pyspark.sql import SparkSession
 
 from cdc_lake.bronze.batch import land_next
 from cdc_lake.bronze.dead_letters import is_due
-from cdc_lake.bronze.offsets import continue_from, lag_by_partition, unread
-from cdc_lake.bronze.topic_run import TopicRun
+from cdc_lake.bronze.topic_run import TopicRun, continue_from, lag_by_partition, unread
 from cdc_lake.catalogs.catalog import colliding
 from cdc_lake.config import Config
 from cdc_lake.failpoints import reach
@@ -70,8 +69,6 @@ def run_bronze(
 
 @dataclass
 class BronzeLayer(Layer):
-    """A run of bronze."""
-
     source: TopicSource
     logs: dict[str, TopicLog]
     registry: Registry | None
@@ -164,8 +161,6 @@ class BronzeLayer(Layer):
 
 @dataclass(frozen=True)
 class _BronzeWork(Work):
-    """The work of bronze on its tables."""
-
     run: OpenRun
     layer: BronzeLayer
     schemas: SchemaFiles

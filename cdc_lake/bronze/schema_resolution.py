@@ -1,8 +1,11 @@
-"""Resolves the schemas of a batch, and stores them in the lake."""
+"""Resolves the schemas of a batch, stores them in the lake, and determines the primary key that they give the topic.
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+A registry or the settings define the key reliably. In JSON, each record contains the columns of its key, so one bad
+record could change the table's primary key, which stops silver. Therefore only many records can change it.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -10,7 +13,6 @@ from pyspark.sql import functions as F
 from cdc_lake.bronze.decide import with_decision
 from cdc_lake.bronze.frames import with_frames, with_references, with_unpacked_bytes
 from cdc_lake.bronze.json_fields import MAX_FIELDS, JsonFields, by_reference, fields_by_reference
-from cdc_lake.bronze.primary_key import primary_key
 from cdc_lake.bronze.references import Names, SchemaSource, resolve
 from cdc_lake.bronze.usable_schemas import MAX_IDS, MAX_LAYOUTS, Schemas
 from cdc_lake.config import TableConfig
@@ -19,12 +21,14 @@ from cdc_lake.decode.column_mapping import ColumnMapping
 from cdc_lake.decode.envelope import is_of_signal_table, shape_of
 from cdc_lake.decode.framing import COMMON, DECLARED, GLUE_ZLIB, JSON, NUMBERED, Side
 from cdc_lake.decode.key import key_fields, key_tree_from_row
-from cdc_lake.decode.types import stored_types
+from cdc_lake.decode.types import same_key, stored_types
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.spark.expressions import built_once
 from cdc_lake.tables.progress import BronzeProgress, Identity, identity
 
 SIDES: tuple[Side, ...] = ("key", "value")
+MIN_RECORDS = 10
+"""This many JSON records of a batch change the primary key, if fewer have the previous key."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +36,12 @@ class ScanSummary:
     """Summary of a range of records, made without decoding them.
 
     Attributes:
-        total: number of records.
         bytes: size of keys and values.
         header_bytes: size of headers.
         unpacked_bytes: size of compressed bodies after they are unpacked.
         references: the references to schemas, by side: of each partition the lowest, up to one more than a batch may
             have, so that what the driver collects is bounded.
         fields: by reference, the fields of JSON without a schema, likewise.
-        frames: the frames of the records.
         tombstones: number of records without a value.
         first_is_tombstone: the partitions whose first record has no value.
         last: the last record of each partition, unless it is too large.
@@ -78,17 +80,11 @@ def scan_records(
     Returns:
         The records with the columns of `with_references`, persisted, and their summary.
     """
-    framings: dict[str, Any] = {
-        "key_framing": settings.key.wire_format if settings.key_of_rows == () else None,
-        "value_framing": settings.value.wire_format,
-        "declared": settings.value.columns,
-    }
-    most = settings.read.max_record_bytes
-    framed = with_frames(records, **framings, max_bytes=most, of_files=of_files)
+    framed = with_frames(records, settings, of_files=of_files)
 
     def scan(frames: Collection[str]) -> tuple[DataFrame, ScanSummary]:
-        unpacked = with_unpacked_bytes(framed, most) if GLUE_ZLIB in frames else framed
-        return _persist(with_references(unpacked, frames, **framings))
+        unpacked = with_unpacked_bytes(framed, settings.read.max_record_bytes) if GLUE_ZLIB in frames else framed
+        return _persist(with_references(unpacked, frames, settings))
 
     planned = {*COMMON, *known_frames}
     records, summary = scan(planned)
@@ -153,7 +149,6 @@ def _summarize(records: DataFrame) -> ScanSummary:
 
 
 def _lowest(references: Column, most_layouts: int, most_ids: int) -> Column:
-    """The lowest of the distinct references."""
     layouts, ids = F.filter(references, _is_layout), F.filter(references, lambda reference: ~_is_layout(reference))
     limited = ((layouts, most_layouts), (ids, most_ids))
     return F.concat(*(F.slice(F.sort_array(group), 1, most) for group, most in limited))
@@ -302,7 +297,6 @@ def _limited(records: DataFrame, references: Collection[str], files: SchemaFiles
 
 
 def _id_of(reference: Column) -> Column:
-    """See `id_of`."""
     frame = F.substring_index(reference, ":", 1)
     schema_id = reference.substr(F.length(frame) + 2, F.length(reference))
     return F.when(frame.isin(*NUMBERED), F.conv(schema_id, 16, 10)).otherwise(schema_id)
@@ -311,3 +305,66 @@ def _id_of(reference: Column) -> Column:
 def decide(records: DataFrame, summary: ScanSummary, resolved: ResolvedSchemas, settings: TableConfig) -> DataFrame:
     """Decide the status of each record; see `with_decision`."""
     return with_decision(resolved.fields.applied(records), resolved.keys, resolved.values, summary.frames, settings)
+
+
+@dataclass
+class _Key:
+    columns: Mapping[str, str]
+    references: list[str] = field(default_factory=list)
+
+
+def primary_key(
+    known: Mapping[str, str],
+    given: Mapping[str, Mapping[str, str]],
+    embedded: Mapping[str, Mapping[str, str]],
+    count: Callable[[Collection[str]], Mapping[str, int]],
+    *,
+    takes_any: bool = False,
+) -> tuple[Mapping[str, str], set[str]]:
+    """The primary key of a topic after a batch of its records.
+
+    Args:
+        known: the key's columns before, name to Spark type; empty if not known.
+        given: the key's columns by reference, for schemas from a registry or the settings.
+        embedded: the key's columns by reference, for records that contain them.
+        count: from references to the number of their records; called only if some have another key.
+        takes_any: whether one record is enough to change the key.
+
+    Returns:
+        The key's columns, with types wide enough for all records, and the references whose records have another key.
+    """
+    keys = [_Key(known)] if known else []
+    for reference in sorted(given):
+        _add(keys, reference, given[reference])
+    now = next((key for key in reversed(keys) if key.references), keys[0] if keys else None)
+    other_keys: list[_Key] = []
+    for reference in sorted(embedded):
+        if not _is_added(keys, reference, embedded[reference]):
+            _add(other_keys, reference, embedded[reference])
+    if other_keys:
+        numbers = count([one for key in (*keys, *other_keys) for one in key.references])
+
+        def records(key: _Key) -> int:
+            return sum(numbers.get(reference, 0) for reference in key.references)
+
+        most = max(other_keys, key=records)
+        before = max(map(records, keys), default=0)
+        if now is None or takes_any or records(most) >= max(MIN_RECORDS, before + 1):
+            now = most
+            other_keys = [] if takes_any else [key for key in other_keys if key is not most]
+    return now.columns if now else {}, {one for key in other_keys for one in key.references}
+
+
+def _add(keys: list[_Key], reference: str, columns: Mapping[str, str]) -> None:
+    if not _is_added(keys, reference, columns):
+        keys.append(_Key(columns, [reference]))
+
+
+def _is_added(keys: list[_Key], reference: str, columns: Mapping[str, str]) -> bool:
+    """Add a reference to the key that it has. Returns false if that is not among these."""
+    for key in keys:
+        if (both := same_key(key.columns, columns)) is not None:
+            key.columns = both
+            key.references.append(reference)
+            return True
+    return False

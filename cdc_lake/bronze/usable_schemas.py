@@ -53,11 +53,7 @@ class Schemas:
         """Keep usable schemas. If all schemas of a reference are refused, its records are quarantined.
 
         Args:
-            meanings: reference -> its possible schemas.
-            problems: problems of references found before.
-            side: key or value.
             spark: if set, must accept the schemas, too.
-            are_all: see `Schemas`.
         """
         known: dict[str, Sequence[WriterSchema]] = {}
         refused = dict(problems or {})
@@ -100,7 +96,6 @@ def _beyond_layouts(known: Mapping[str, Sequence[WriterSchema]]) -> list[str]:
 
 
 def describe_reference(reference: str) -> str:
-    """A description of a reference, for messages."""
     kind = reference.partition(":")[0]
     if kind == json_format.CONNECT_REFERENCE:
         return f"embedded schema {framing.id_of(reference)[:_HASH_DIGITS]}"
@@ -115,7 +110,7 @@ def _refusal(schema: WriterSchema, side: framing.Side, settings: TableConfig, sp
     try:
         if side == "key" or schema.shape != "control":
             columns = key_fields(schema.tree) if side == "key" else row_fields(schema.tree)
-            column_mapping.check(columns, in_hudi=settings.is_in_hudi)
+            column_mapping.check(columns, settings.formats)
             for tree in columns.values():
                 type_mapping(tree)
             if settings.key_of_rows and side == "value":
@@ -128,11 +123,7 @@ def _refusal(schema: WriterSchema, side: framing.Side, settings: TableConfig, sp
 
 
 def _check_sequence(tree: Tree, column: str) -> None:
-    """Check that a value's schema has the column, with a type that can order events.
-
-    Raises:
-        SchemaError: it does not.
-    """
+    """Check that a value's schema has the column, with a type that can order events."""
     row = row_fields(tree)
     if column not in row:
         raise SchemaError(f"the row does not have the column {column} of `merge.sequence_by`")

@@ -6,7 +6,6 @@ time. A Delta table is listed like Spark's `CREATE TABLE … USING delta LOCATIO
 """
 
 import json
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import permutations
@@ -19,7 +18,6 @@ from cdc_lake.errors import ForeignEntryError
 
 PATH = "cdc_lake.path"
 """Property of cdc_lake's entries: the table's folder."""
-_NOT_IN_NAMES = re.compile(r"[^a-z0-9_]+")
 _MAX_COMMENT_LENGTH = 255
 _MAX_PARAMETER_LENGTH = 4000
 _HUDI_INPUT = "org.apache.hudi.hadoop.HoodieParquetInputFormat"
@@ -60,8 +58,6 @@ def names(name: str, kind: Kind) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class HiveColumn:
-    """A column with its Hive type."""
-
     name: str
     type: str
     comment: str = ""
@@ -84,7 +80,6 @@ class Listing:
 
     @property
     def full_name(self) -> str:
-        """`<database>.<name>`."""
         return f"{self.database}.{self.name}"
 
     def is_of(self, path: str) -> bool:
@@ -171,27 +166,6 @@ def _format(listing: Listing) -> tuple[str, str]:
     return listing.parameters.get("spark.sql.sources.provider", "unknown"), listing.input_format
 
 
-def names_of(settings: CatalogConfig, layer: str, table: str) -> tuple[str, str]:
-    """The database and name of a table in the catalog.
-
-    Args:
-        layer: bronze, silver or gold.
-        table: a topic, `<topic>@<kind>` if its silver has several storage types, or a gold model's name.
-    """
-    if layer == "gold":
-        return _plain(settings.gold_database), _plain(table)
-    topic, _, kind = table.partition("@")
-    prefix, *schema = topic.split(".")
-    parts = {
-        "prefix": prefix,
-        "schema": "_".join(schema[:-1]),
-        "table": schema[-1] if schema else prefix,
-        "layer": f"{layer}_{kind}" if kind else layer,
-    }
-    template = settings.table if parts["schema"] else settings.table.replace("{schema}_", "")
-    return _plain(settings.database.format(**parts)), _plain(template.format(**parts))
-
-
 def colliding(settings: CatalogConfig, layer: str, tables: Mapping[str, Kind]) -> dict[str, dict[str, str]]:
     """Tables with the same name in the catalog; none without a catalog.
 
@@ -205,7 +179,7 @@ def colliding(settings: CatalogConfig, layer: str, tables: Mapping[str, Kind]) -
         return {}
     by_name: dict[str, list[str]] = {}
     for table, kind in tables.items():
-        database, name = names_of(settings, layer, table)
+        database, name = settings.name_of(layer, table)
         for listed_name in names(name, kind):
             by_name.setdefault(f"{database}.{listed_name}", []).append(table)
     collisions: dict[str, dict[str, str]] = {}
@@ -213,11 +187,6 @@ def colliding(settings: CatalogConfig, layer: str, tables: Mapping[str, Kind]) -
         for table, other in permutations(same_named, 2):
             collisions.setdefault(table, {})[other] = name
     return collisions
-
-
-def _plain(text: str) -> str:
-    """A name that Hive and Athena accept: lower-case letters, digits, `_`."""
-    return _NOT_IN_NAMES.sub("_", text.lower())
 
 
 _PLACEHOLDER_COLUMN = HiveColumn("col", "array<string>")

@@ -14,6 +14,7 @@ from py4j.protocol import Py4JJavaError
 from cdc_lake.catalogs.catalog import PATH, Entry, HiveColumn, Listing, delta_listing, differences, hudi_listings
 from cdc_lake.config import CatalogConfig
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
+from cdc_lake.storage.hadoop import message_of
 
 _URIS = "hive.metastore.uris"
 _FACTORY = "hive.metastore.client.factory.class"
@@ -182,17 +183,14 @@ class HiveCatalog:
             yield
         except Py4JJavaError as exc:
             self._hive.closeCurrent()
-            message = str(exc.java_exception.toString()).splitlines()[0][:300]
             if any(sign in str(exc) for sign in _DOWN):
                 cure = "check that it runs and that `catalog.uri` is its address, then run again"
                 raise InfrastructureError(self._where, "the metastore does not respond", cure) from exc
-            raise CdcLakeError(
-                self._where, f"the metastore rejects the request: {message}", "see docs/how-to/catalogs.md"
-            ) from exc
+            what = f"the metastore rejects the request: {message_of(exc)[:300]}"
+            raise CdcLakeError(self._where, what, "see docs/how-to/catalogs.md") from exc
 
 
 def _differs_beyond_comments(wanted: Listing, current: Listing | None) -> bool:
-    """Whether the listings differ in more than comments."""
     return bool(differences(_without_comments(wanted), current and _without_comments(current)))
 
 

@@ -36,7 +36,7 @@ class _InOrder(TyperGroup):
 
 app = typer.Typer(
     cls=_InOrder,
-    help="Load Debezium change events from Kafka into Delta Lake or Hudi tables.",
+    help="Load Debezium change events from Kafka into Delta Lake, Hudi or Iceberg tables.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

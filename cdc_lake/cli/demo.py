@@ -213,11 +213,14 @@ def up(
     metastore: Annotated[bool, typer.Option("--metastore", help="Also start a Hive metastore.")] = False,
 ) -> None:
     """Start the servers and leave them running. They keep the data of earlier starts."""
+    from cdc_lake.demo.servers.postgres import program
+
     stack = _stack(folder)
     started = time.monotonic()
     stack.start(detach=True, metastore=metastore)
     say(f"up after {time.monotonic() - started:.1f} s, in {stack.folder}")
     _print_status(stack)
+    say(f"psql: {program('psql')}")
 
 
 @stack_app.command(epilog="Example: cdc-lake stack status")

@@ -13,6 +13,7 @@ from cdc_lake.errors import InstallationError
 from cdc_lake.spark.conf import reads_s3a, recorded, write_spark_defaults
 from cdc_lake.spark.fetch import fetch, relock
 from cdc_lake.spark.jars import EMBEDDED_PROFILE, Jar, cache_folder, lock_file, read_lock, verify
+from cdc_lake.spark.java import java_versions
 from cdc_lake.spark.versions import PROFILES, profile_name
 
 app = typer.Typer(
@@ -47,7 +48,8 @@ def fetch_command(
         if name in PROFILES:
             from cdc_lake.spark.session import SPARK_DEFAULTS  # imported here: it imports pyspark
 
-            write_spark_defaults(jars, cache, SPARK_DEFAULTS, conf=conf, java_module=PROFILES[name].java_module)
+            versions, module = java_versions(PROFILES[name].spark), PROFILES[name].java_module
+            write_spark_defaults(jars, cache, SPARK_DEFAULTS, conf=conf, java_versions=versions, java_module=module)
 
 
 @app.command("archive", epilog="Example: cdc-lake jars archive")

@@ -13,7 +13,7 @@ from rich.text import Text
 from cdc_lake.cli.flags import ConfigFile, Json, JsonFile, OptionalTables, PageFile, Parallel, RunOptions, Tables
 from cdc_lake.cli.output import Display, Output, answer, named, print_rows, show_result
 from cdc_lake.cli.run import configure_logging, show_report
-from cdc_lake.config import EMBEDDED, http_url, load_config
+from cdc_lake.config import EMBEDDED, http_url, is_reference, load_config
 from cdc_lake.errors import ConfigError
 from cdc_lake.runs.report import Report, TableReport
 
@@ -43,6 +43,12 @@ def _connect_url(text: object) -> str:
         raise typer.BadParameter(str(exc)) from exc
 
 
+def _secret_reference(text: object) -> str:
+    if not is_reference(str(text)):
+        raise typer.BadParameter("write a reference to the secret, not the secret: `env:NAME` or `file:PATH`")
+    return str(text)
+
+
 def doctor(
     table: OptionalTables = None,
     config: ConfigFile = None,
@@ -52,13 +58,22 @@ def doctor(
             "--connect", parser=_connect_url, metavar="URL", help="Check the connectors in this Kafka Connect, too."
         ),
     ] = None,
+    connect_login: Annotated[
+        str | None,
+        typer.Option(
+            "--connect-login",
+            parser=_secret_reference,
+            metavar="REFERENCE",
+            help="Log in there by this secret: user:password or a token, as env:NAME.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check the set-up and what the source loses. Exits with 2 on a fail."""
     settings = load_config(config)
     from cdc_lake.operations.doctor.examination import diagnose
 
-    diagnosis = diagnose(settings, table or ["*"], connect)
+    diagnosis = diagnose(settings, table or ["*"], connect, connect_login)
     show_result(diagnosis, lambda: _print_findings(diagnosis.findings, Output()), as_json=as_json)
     raise typer.Exit(ConfigError.exit_code if diagnosis.is_failed else 0)
 

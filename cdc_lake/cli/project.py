@@ -56,15 +56,11 @@ def init(
     for name, is_new in project.write(folder):
         say(f"{'wrote' if is_new else 'kept '} {folder / name}")
     where = "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
-    say(f"Next: {where}cdc-lake plan --table {tables[0]!r}")
+    say(f"Next: {where}cdc-lake doctor --table {tables[0]!r}")
 
 
 def _asked(flag: str, question: str, default: str | None = None) -> str:
-    """The user's answer.
-
-    Raises:
-        ConfigError: there is no terminal.
-    """
+    """The user's answer."""
     if not sys.stdin.isatty():
         raise ConfigError("cdc-lake init", f"{flag} is missing, and there is no terminal to ask", f"pass {flag}")
     return str(typer.prompt(question, default=default))

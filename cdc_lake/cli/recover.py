@@ -180,9 +180,6 @@ def _confirmed(question: str, *, yes: bool, on_stderr: bool) -> bool:
         question: the prompt; the consequences have been shown.
         yes: whether `--yes` was passed.
         on_stderr: prompt on stderr, because stdout is for JSON.
-
-    Raises:
-        ConfigError: there is no terminal to prompt on.
     """
     if yes:
         return True

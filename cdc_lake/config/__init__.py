@@ -4,10 +4,11 @@ from cdc_lake.config.base import Model, Name, in_words, is_reference, secret
 from cdc_lake.config.emr import EmrConfig
 from cdc_lake.config.kafka import ALLOWED_CLIENT_SETTINGS, JAVA_PRODUCER_SETTINGS, KafkaAuth, KafkaConfig, KafkaTls
 from cdc_lake.config.load import PACKAGE, config_path, load_config, settings_in_effect
-from cdc_lake.config.registry import RegistryAuth, RegistryConfig
 from cdc_lake.config.servers import (
     EMBEDDED,
     BearerAuth,
+    RegistryAuth,
+    RegistryConfig,
     StackConfig,
     TlsConfig,
     check_privacy,
@@ -30,6 +31,8 @@ from cdc_lake.config.settings import (
 from cdc_lake.config.storage import (
     TABLE_TYPES,
     DeletionVectors,
+    Format,
+    IcebergConfig,
     Kind,
     PartitionField,
     StorageConfig,
@@ -68,7 +71,9 @@ __all__ = [
     "Evolution",
     "Expectation",
     "FilesConfig",
+    "Format",
     "GoldConfig",
+    "IcebergConfig",
     "KafkaAuth",
     "KafkaConfig",
     "KafkaTls",

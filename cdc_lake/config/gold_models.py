@@ -208,11 +208,7 @@ def read_model(file: Path) -> GoldModel:
 
 
 def _rows(model: Path, source: FileSource) -> list[tuple[str | None, ...]]:
-    """The rows of a CSV file, in the order of the header's columns.
-
-    Raises:
-        ModelError: the file is missing or too large, or has other columns.
-    """
+    """The rows of a CSV file, in the order of the header's columns."""
     file = model.parent / source.file
     try:
         size = file.stat().st_size

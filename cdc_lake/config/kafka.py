@@ -14,8 +14,6 @@ JAVA_PRODUCER_SETTINGS = frozenset(
     {"batch.size", "buffer.memory", "compression.type", "delivery.timeout.ms", "linger.ms", "max.request.size"}
 )
 """Settings of the Java client that only producers have."""
-
-
 ALLOWED_CLIENT_SETTINGS: Mapping[str, frozenset[str]] = {
     "java": JAVA_PRODUCER_SETTINGS
     | {
@@ -84,8 +82,6 @@ class KafkaTls(TlsConfig):
 KafkaAuth = Literal[
     "none", "plain", "scram_sha_256", "scram_sha_512", "oauthbearer", "gssapi", "aws_msk_iam", "azure_event_hubs"
 ]
-
-
 _LOGIN_SETTINGS: Mapping[KafkaAuth, tuple[str, ...]] = {
     "none": (),
     "plain": ("user", "password"),

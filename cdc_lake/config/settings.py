@@ -13,8 +13,8 @@ from cdc_lake import aws
 from cdc_lake.config.base import ConfigPath, Model, OptionalPath, check_reference, secret
 from cdc_lake.config.emr import EmrConfig
 from cdc_lake.config.kafka import KafkaConfig
-from cdc_lake.config.registry import RegistryConfig
-from cdc_lake.config.servers import EMBEDDED, HttpUrl, ServerConfig, StackConfig
+from cdc_lake.config.servers import EMBEDDED, HttpUrl, RegistryConfig, ServerConfig, StackConfig
+from cdc_lake.config.storage import IcebergConfig
 from cdc_lake.config.table import TableConfig
 from cdc_lake.errors import UnsupportedError
 
@@ -56,6 +56,7 @@ class LakeConfig(Model):
         "Avoid `%` in it, which delta-rs decodes.",
     )
     lease: LeaseConfig = LeaseConfig()
+    iceberg: IcebergConfig = IcebergConfig()
 
     @model_validator(mode="after")
     def _has_leases_on_s3(self) -> Self:
@@ -115,6 +116,11 @@ def _template(*names: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _catalog_name(text: str) -> str:
+    """A name that Hive and Athena accept: lower-case letters, digits, `_`."""
+    return re.sub(r"[^a-z0-9_]+", "_", text.lower())
+
+
 Layer = Literal["bronze", "silver", "gold"]
 
 
@@ -159,6 +165,26 @@ class CatalogConfig(ServerConfig):
         if (self.region or self.endpoint) and self.type != "glue":
             raise ValueError("only a catalog of type `glue` has a `region` or an `endpoint`")
         return self
+
+    def name_of(self, layer: str, table: str) -> tuple[str, str]:
+        """The database and name of a table in a catalog.
+
+        Args:
+            layer: bronze, silver or gold.
+            table: a topic, `<topic>@<kind>` if its silver has several storage types, or a gold model's name.
+        """
+        if layer == "gold":
+            return _catalog_name(self.gold_database), _catalog_name(table)
+        topic, _, kind = table.partition("@")
+        prefix, *schema = topic.split(".")
+        parts = {
+            "prefix": prefix,
+            "schema": "_".join(schema[:-1]),
+            "table": schema[-1] if schema else prefix,
+            "layer": f"{layer}_{kind}" if kind else layer,
+        }
+        template = self.table if parts["schema"] else self.table.replace("{schema}_", "")
+        return _catalog_name(self.database.format(**parts)), _catalog_name(template.format(**parts))
 
     @property
     def address(self) -> str | None:

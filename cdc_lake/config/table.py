@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AwareDatetime, BeforeValidator, ConfigDict, Field, model_validator
 
 from cdc_lake.config.base import ConfigPath, Model, Name
-from cdc_lake.config.storage import StorageConfig
+from cdc_lake.config.storage import Format, StorageConfig
 from cdc_lake.errors import ConfigError
 
 WireFormat = Literal["auto", "id4", "id8", "glue", "glue-zlib", "single-object", "bare", "json", "csv", "string"]
@@ -45,8 +45,8 @@ class ReadConfig(Model):
         default=None,
         gt=0,
         description="Limits the bytes of keys, values and headers per batch. A larger record and, in silver, a larger "
-        "bronze batch is processed alone. Without it: an eighth of the heap of the driver or of an executor (the "
-        "smaller one), divided by the tables in parallel.",
+        "bronze batch is processed alone. Without it: an eighth of the heap in bronze and a twelfth in silver, of the "
+        "driver or of an executor (the smaller one), divided by the tables in parallel.",
     )
     min_batch_bytes: int = Field(
         default=0,
@@ -294,9 +294,9 @@ class TableConfig(Model):
         return None if self.merge.mode == "append" else self.merge.keys
 
     @property
-    def is_in_hudi(self) -> bool:
-        """Whether a table of the topic is stored in Hudi, which allows fewer column names."""
-        return any(table.format == "hudi" for table in self.storage)
+    def formats(self) -> frozenset[Format]:
+        """The formats of the topic's silver tables."""
+        return frozenset(table.format for table in self.storage)
 
     def wire(self, side: Literal["key", "value"]) -> KeyConfig | ValueConfig:
         """The settings for decoding keys, or values."""

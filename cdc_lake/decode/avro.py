@@ -65,7 +65,6 @@ def decoded(body: Column, writer: Tree, reader: Tree) -> Column:
 
 
 def value(struct: Column) -> Column:
-    """The decoded value."""
     return struct["v"]
 
 

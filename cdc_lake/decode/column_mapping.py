@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from cdc_lake.columns import DELETE, HUDI_PREFIX, KEEP, KEY, SILVER_META, name_problem
+from cdc_lake.columns import DELETE, HUDI_PREFIX, ICEBERG_NAMES, KEEP, KEY, SILVER_META, name_problem
 from cdc_lake.decode.schemas import SchemaError, Tree, field_names
 from cdc_lake.errors import ConfigError
 
@@ -25,10 +25,6 @@ def variant_name(name: str, kind: str, reserved: Collection[str]) -> str:
     return variant
 
 
-def _unchanged(kind: str) -> str:
-    return kind
-
-
 @dataclass(frozen=True)
 class ColumnMapping:
     """The mapping from source columns to silver's, by the settings and the engine.
@@ -43,7 +39,7 @@ class ColumnMapping:
     excluded: Collection[str] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
     cast: Mapping[str, str] = field(default_factory=dict)
-    stored_type: Callable[[str], str] = _unchanged
+    stored_type: Callable[[str], str] = str
 
     def target(self, source: str) -> str | None:
         """The target column of a source column; none if it is excluded."""
@@ -51,9 +47,6 @@ class ColumnMapping:
 
     def target_types(self, table: str, columns: Mapping[str, str]) -> dict[str, str]:
         """The target columns of a schema's columns, and the types of their values.
-
-        Args:
-            columns: the columns of the source, name to Spark type.
 
         Raises:
             ConfigError: two of them have the same target.
@@ -71,12 +64,11 @@ class ColumnMapping:
                 types[target] = self.type_of(target, kind)
         return types
 
-    def check(self, columns: Mapping[str, Tree], *, in_hudi: bool) -> None:
+    def check(self, columns: Mapping[str, Tree], formats: Collection[str]) -> None:
         """Check that a table can have a schema's columns.
 
         Args:
-            columns: the columns of the source, by name.
-            in_hudi: whether it is a Hudi table.
+            formats: the formats of the topic's silver tables.
 
         Raises:
             SchemaError: it cannot.
@@ -89,9 +81,9 @@ class ColumnMapping:
             if target in sources:
                 raise SchemaError(f"`schema.rename` maps `{sources[target]}` and {source!r} to one column, `{target}`")
             sources[target] = source
-            if problem := column_problem(target, in_hudi=in_hudi):
+            if problem := column_problem(target, formats):
                 raise SchemaError(f"{problem}; {RENAME_OR_EXCLUDE}")
-            if problem := next(filter(None, (name_problem(name, in_hudi=in_hudi) for name in field_names(tree))), None):
+            if problem := next(filter(None, (name_problem(name, formats) for name in field_names(tree))), None):
                 raise SchemaError(
                     f"{problem}; exclude the column {source!r} with `schema.exclude`: renaming cannot help"
                 )
@@ -105,8 +97,10 @@ class ColumnMapping:
         return self.stored_type(self.cast.get(target, kind))
 
 
-def column_problem(name: str, *, in_hudi: bool = False) -> str | None:
+def column_problem(name: str, formats: Collection[str] = ()) -> str | None:
     """Why silver cannot have a column of this name; none if it can."""
     if name in _RESERVED or name.startswith(HUDI_PREFIX):
         return f"`{name}` is the name of one of cdc_lake's own columns, or of Hudi's"
-    return name_problem(name, in_hudi=in_hudi)
+    if "iceberg" in formats and name in ICEBERG_NAMES:
+        return f"`{name}` is the name of one of Iceberg's own columns"
+    return name_problem(name, formats)

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.decode import scalars
 from cdc_lake.decode.scalars import NUMBER, decimal_of_text
-from cdc_lake.decode.schemas import MAX_DECIMAL_PRECISION, SchemaError, Tree
+from cdc_lake.decode.schemas import MAX_DECIMAL_PRECISION, SchemaError, Tree, optional
 
 _WHOLE = r"^[-+]?\d+$"
 _SECONDS = r"^-?\d{1,12}(\.\d{1,9})?$"
@@ -48,22 +48,15 @@ def declared_tree(kind: str, leaf: Callable[[str], Tree]) -> Tree:
     if nested is None:
         return leaf(_type_name(kind))
     parts = list(_parts(nested[2]))
-
-    def optional(part: str) -> Tree:
-        return {"type": "union", "branches": [{"type": "null"}, declared_tree(part, leaf)]}
-
     match nested[1].lower():
         case "array" if len(parts) == 1:
-            return {"type": "array", "items": optional(parts[0])}
+            return {"type": "array", "items": optional(declared_tree(parts[0], leaf))}
         case "map" if len(parts) == 2 and parts[0].strip().lower() == "string":
-            return {"type": "map", "values": optional(parts[1])}
+            return {"type": "map", "values": optional(declared_tree(parts[1], leaf))}
         case "struct" if all(fields := [_FIELD.fullmatch(part.strip()) for part in parts]):
             named = [(f["name"].removeprefix("`").removesuffix("`").replace("``", "`"), f["type"]) for f in fields if f]
-            return {
-                "type": "record",
-                "name": "json.Struct",
-                "fields": [{"name": name, "type": optional(inner)} for name, inner in named],
-            }
+            inner = [{"name": name, "type": optional(declared_tree(of, leaf))} for name, of in named]
+            return {"type": "record", "name": "json.Struct", "fields": inner}
     raise _unknown(kind)
 
 

@@ -283,7 +283,6 @@ def _is_document(after: Tree) -> bool:
 
 
 def _has_cells(tree: Tree) -> bool:
-    """Whether a value is Cassandra's."""
     return any(is_cell(non_null(part)) for part in row_fields(tree).values())
 
 
@@ -337,8 +336,3 @@ def _streaming_is_null(marker: Column) -> Column:
 def is_snapshot_edge(snapshot: Column) -> Column:
     """Whether a snapshot marker starts or ends a snapshot of the table."""
     return snapshot.isin(*SNAPSHOT_STARTS, *SNAPSHOT_ENDS)
-
-
-def is_snapshot_end(snapshot: Column) -> Column:
-    """Whether a snapshot marker ends a snapshot of the table."""
-    return snapshot.isin(*SNAPSHOT_ENDS)

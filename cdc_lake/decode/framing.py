@@ -157,11 +157,7 @@ def body(data: Column, frame: Column, frames: Collection[str]) -> Column:
 def reference_and_body(
     data: bytes, headers: Sequence[tuple[str, bytes | None]], side: Side, configured: str = "auto"
 ) -> tuple[str | None, bytes]:
-    """`reference` and `body` of one key or value, without Spark; no reference if a registry does not have its schema.
-
-    Args:
-        configured: the frame set for the table, or `auto`.
-    """
+    """`reference` and `body` of one key or value, without Spark; no reference if no registry has its schema."""
     values = {name: value or b"" for name, value in reversed(headers)}
     if (name := f"__{side}_schema_id") in values:
         return _confluent_reference_in(values[name]), data
@@ -223,7 +219,6 @@ def frame_problem(side: Side, frame: Column, named: Column, frames: Collection[s
         frame: `framing` of the bytes.
         named: `reference` of the bytes.
         frames: the frames to plan for.
-        configured: the frame set for the table, or `auto`.
     """
     data = F.col(side)
     problem = F.when(data.isNull(), None)

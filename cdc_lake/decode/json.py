@@ -22,7 +22,7 @@ from cdc_lake.decode.declared_types import declared_tree, text_tree
 from cdc_lake.decode.framing import Side
 from cdc_lake.decode.positions import POSITION_FIELDS
 from cdc_lake.decode.scalars import NUMBER
-from cdc_lake.decode.schemas import MAX_TYPES, SchemaError, Tree, children, duplicate_names, non_null, record
+from cdc_lake.decode.schemas import MAX_TYPES, SchemaError, Tree, children, duplicate_names, non_null, optional, record
 
 CONNECT_REFERENCE, PLAIN_REFERENCE = REFERENCES = "connect", "json"
 KEY, FLAT, ENVELOPE, DOCUMENT = "key", "flat", "envelope", "document"
@@ -93,12 +93,7 @@ def reference(text: Column, side: Side, *, plain: bool, declared: Collection[str
 
 
 def row_names(text: Column, reference: Column) -> Column:
-    """The sorted names of a row's fields, a JSON text; null if the text has a schema.
-
-    Args:
-        text: the value.
-        reference: its reference.
-    """
+    """The sorted names of a row's fields, a JSON text; null if the text has a schema."""
 
     def names(row: Column) -> Column:
         return F.coalesce(F.json_object_keys(row), F.array().cast("array<string>"))
@@ -166,7 +161,7 @@ def connect_tree(schema: Mapping[str, Any]) -> Tree:
         SchemaError: it is not one.
     """
     tree = _connect_type(schema)
-    return {"type": "union", "branches": [{"type": "null"}, tree]} if schema.get("optional") else tree
+    return optional(tree) if schema.get("optional") else tree
 
 
 def _connect_type(schema: Mapping[str, Any]) -> Tree:
@@ -232,7 +227,7 @@ def _json_schema_tree(schema: Any, root: Mapping[str, Any], path: tuple[str, ...
         inner = [
             {
                 "name": n,
-                "type": _optional(_json_schema_tree(member, root, path, types), required is None or n not in required),
+                "type": _with_null(_json_schema_tree(member, root, path, types), required is None or n not in required),
             }
             for n, member in listed
         ]
@@ -249,10 +244,8 @@ def _json_schema_tree(schema: Any, root: Mapping[str, Any], path: tuple[str, ...
     return {**(_decimal(schema) if name == _DECIMAL else own), **properties}
 
 
-def _optional(tree: Tree, is_optional: bool) -> Tree:
-    if not is_optional or tree["type"] == "union":
-        return tree
-    return {"type": "union", "branches": [{"type": "null"}, tree]}
+def _with_null(tree: Tree, may_be_null: bool) -> Tree:
+    return optional(tree) if may_be_null and tree["type"] != "union" else tree
 
 
 def _pointed_to(pointer: str, root: Mapping[str, Any]) -> Any:
@@ -275,13 +268,13 @@ def plain_tree(shape: str, names: Sequence[str], declared: Mapping[str, str]) ->
     Raises:
         SchemaError: there is no such type.
     """
-    inner = {name: _optional(declared_tree(declared.get(name) or "string", _declared_type), True) for name in names}
+    inner = {name: optional(declared_tree(declared.get(name) or "string", _declared_type)) for name in names}
     row = record(f"json.{'Key' if shape == KEY else 'Value'}", inner)
     if shape in (KEY, FLAT):
         return row
-    text = _optional({"type": "string"}, True)
+    text = optional({"type": "string"})
     kind, _, position = shape.partition("/")
-    sent = text if kind == DOCUMENT else _optional(row, True)
+    sent = text if kind == DOCUMENT else optional(row)
     source = record(
         f"json.{position}.Source", dict.fromkeys((*_SOURCE_NAMES, *filter(None, position.split(","))), text)
     )
@@ -313,7 +306,8 @@ def joined(tree: Tree, other: Tree, column_of: Callable[[str], str | None]) -> T
     columns = [column for name in parts if (column := column_of(name)) is not None]
     if duplicate_names(parts) or duplicate_names(columns):
         return None
-    return _optional({**first, "fields": list(parts.values())}, tree["type"] == "union")
+    union = {**first, "fields": list(parts.values())}
+    return optional(union) if tree["type"] == "union" else union
 
 
 def _declared_type(name: str) -> Tree:
@@ -472,7 +466,6 @@ def _converted(tree: Tree, column: Column, *, is_marked: bool) -> Column:
 
 
 def _without_marks(text: Column) -> Column:
-    """A text in which marked numbers are numbers again."""
     return F.when(text.contains(_MARK), F.regexp_replace(text, f'"{_MARK}([^"]*)"|{_MARK}', "$1")).otherwise(text)
 
 

@@ -35,9 +35,6 @@ def key_fields(tree: Tree) -> dict[str, Tree]:
 def key_tree_from_row(tree: Tree, columns: Sequence[str]) -> Tree:
     """The schema of a key that consists of columns of the row.
 
-    Args:
-        tree: the tree of the value.
-
     Raises:
         SchemaError: the row has no such column.
     """

@@ -59,7 +59,8 @@ def position_of(source: Mapping[str, Column]) -> Column:
         return _group(_part(source["gtid"], _GTID, 2))
     if "commit_lsn" in source:
         lsn = source["commit_lsn"]
-        return F.coalesce(_group(*_hex_parts(lsn)), _group(_part(lsn, _NUMBER, 1)))
+        parts = (F.conv(_part(lsn, _HEX_LSN, group), 16, 10) for group in (1, 2, 3))
+        return F.coalesce(_group(*parts), _group(_part(lsn, _NUMBER, 1)))
     if "commit_scn" in source or "scn" in source:
         scns = (_number(source, name, _NUMBER) for name in ("commit_scn", "scn"))
         return _group(F.coalesce(*scns))
@@ -76,10 +77,6 @@ def domain_of(source: Mapping[str, Column], topic: Column) -> Column:
 
     MySQL and MariaDB: server ID and the binlog files' base name, or the GTID's server, null if both are unknown.
     MongoDB: the replica set. Others: the connector's name and the database, or the topic if they are unknown.
-
-    Args:
-        source: the source block's fields that the value has, by name.
-        topic: the record's.
     """
     if {"file", "pos"} <= source.keys() or ("gtid" in source and "lsn" not in source):
         file = _part(_field(source, "file"), _BINLOG_FILE, 1)
@@ -98,7 +95,6 @@ def _position(*components: Column) -> Column:
 
 
 def _group(*components: Column) -> Column:
-    """The position of a group of events."""
     return _position(*components, F.lit(SHARED))
 
 
@@ -120,7 +116,3 @@ def _part(text: Column, pattern: str, group: int) -> Column:
     """What a group of the pattern matches, string; null if the text does not match."""
     text = text.cast("string")
     return F.when(text.rlike(pattern), F.regexp_extract(text, pattern, group))
-
-
-def _hex_parts(lsn: Column) -> tuple[Column, ...]:
-    return tuple(F.conv(_part(lsn, _HEX_LSN, group), 16, 10) for group in (1, 2, 3))

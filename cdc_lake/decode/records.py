@@ -85,7 +85,6 @@ class WriterSchema:
 
     @property
     def shape(self) -> Shape:
-        """The shape of the values that have this schema."""
         return shape_of(self.tree)
 
 
@@ -110,20 +109,12 @@ def avro_schema(text: str) -> WriterSchema:
     return WriterSchema(schema_text("refused", why=why, text=text) if why else text)
 
 
-def _protobuf(fields: Mapping[str, Any]) -> Tree:
-    raise SchemaError("Protobuf is not supported; have the connector write Avro or JSON")
-
-
-def _refused(fields: Mapping[str, Any]) -> Tree:
-    raise SchemaError(fields["why"])
+def _refuse(why: str) -> Tree:
+    raise SchemaError(why)
 
 
 def _text_tree(columns: Mapping[str, str]) -> Tree:
-    """The tree of a line of CSV or a single value, from its declared columns, name to type.
-
-    Raises:
-        SchemaError: a column has an unknown or a nested type.
-    """
+    """The tree of a line of CSV or a single value, from its declared columns, name to type."""
     trees = {name: declared_tree(declared_type, text_tree) for name, declared_type in columns.items()}
     if nested := next((name for name, tree in trees.items() if tree["type"] != "text"), None):
         raise SchemaError(f"`value.columns` declares a nested type for `{nested}`, which a text cannot have")
@@ -137,8 +128,8 @@ _TREES: Mapping[str, Callable[[Mapping[str, Any]], Tree]] = {
     "json": lambda fields: json_format.plain_tree(fields["shape"], fields["names"], fields["columns"]),
     "csv": lambda fields: _text_tree(fields["columns"]),
     "string": lambda fields: _text_tree(fields["columns"]),
-    "protobuf": _protobuf,
-    "refused": _refused,
+    "protobuf": lambda fields: _refuse("Protobuf is not supported; have the connector write Avro or JSON"),
+    "refused": lambda fields: _refuse(fields["why"]),
 }
 
 
@@ -257,10 +248,6 @@ def layout(format: str, whole: Tree, tree: Tree) -> tuple[str, str, str]:
     """The key by which schemas are grouped, to be decoded together.
 
     Equal layouts may have different meanings: those are in Connect's names, which the tree contains.
-
-    Args:
-        format: the schema's format.
-        tree: the part of it that is read.
     """
     return format, avro.wrapped_schema(whole) if format == "avro" else "", repr(tree)
 
@@ -317,8 +304,8 @@ def _with_decoded(
             each.append(DecodedLayout(tree, avro.value(F.col(column)), avro.is_exact(F.col(column))))
             continue
         # In a column of its own: as an expression, each of a row's fields would contain the whole row.
-        parts = zip(("value", "is_exact"), _read_text(format, tree, F.col(column)), strict=True)
-        read[f"{column}_read"] = F.struct(*(part.alias(name) for name, part in parts))
+        value, is_exact = _read_text(format, tree, F.col(column))
+        read[f"{column}_read"] = F.struct(value.alias("value"), is_exact.alias("is_exact"))
         each.append(DecodedLayout(tree, F.col(f"{column}_read")["value"], F.col(f"{column}_read")["is_exact"]))
     records = records.withColumns(columns) if columns else records
     records = records.withColumns(read) if read else records

@@ -55,7 +55,6 @@ def timestamp(micros: Column) -> Column:
 
 
 def timestamp_of_millis(millis: Column) -> Column:
-    """The timestamp of a number of milliseconds since 1970."""
     return F.when(millis.between(_FIRST_MICRO // 1000, _LAST_MICRO // 1000), F.timestamp_millis(millis))
 
 
@@ -71,7 +70,6 @@ def timestamp_of_text(text: Column) -> Column:
 
 
 def micros_of_millis(millis: Column) -> Column:
-    """Microseconds of milliseconds."""
     return millis.cast("bigint") * 1000
 
 

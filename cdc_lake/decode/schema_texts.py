@@ -22,7 +22,6 @@ def inline(text: str, referenced: Sequence[str]) -> str:
     """A self-contained text from one that refers to types defined in `referenced`.
 
     Args:
-        text: the schema.
         referenced: the texts it refers to, in any order, including their own references.
     """
     definitions: dict[str, Any] = {}
@@ -30,6 +29,13 @@ def inline(text: str, referenced: Sequence[str]) -> str:
         content = json.loads(other)
         definitions[full_name(content, "")] = content
     return json.dumps(_with_definitions(json.loads(text), "", definitions, set()), separators=(",", ":"))
+
+
+def without_logical_types(content: Any) -> Any:
+    """A schema text's content without logical types, with which a reader would fail a whole record for one value."""
+    if isinstance(content, dict):
+        return {name: without_logical_types(part) for name, part in content.items() if name != "logicalType"}
+    return [without_logical_types(part) for part in content] if isinstance(content, list) else content
 
 
 def compact(tree: Tree) -> str:

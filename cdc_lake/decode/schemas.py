@@ -78,12 +78,7 @@ def read_tree(what: str, text: str, read: Callable[[Any], Tree]) -> Tree:
 
 
 def full_name(content: Mapping[str, Any], namespace: str) -> str:
-    """The full name of a named type.
-
-    Args:
-        content: the type in a schema text.
-        namespace: the namespace of the types around it.
-    """
+    """The full name of a named type."""
     name: str = content["name"]
     if "." in name:
         return name
@@ -283,6 +278,11 @@ def fixed(name: str, size: int) -> Tree:
     return {"type": "fixed", "name": name, "size": size}
 
 
+def optional(tree: Tree) -> Tree:
+    """A tree for values of `tree` and null."""
+    return {"type": "union", "branches": [{"type": "null"}, tree]}
+
+
 def fields(tree: Tree) -> dict[str, Tree]:
     """The fields of a record tree by name, in order."""
     return {field["name"]: field["type"] for field in tree["fields"]}
@@ -311,7 +311,6 @@ def connect_name(tree: Tree) -> str | None:
 
 
 def is_nullable(tree: Tree) -> bool:
-    """Whether a value may be null."""
     return tree["type"] == "null" or any(branch["type"] == "null" for branch in tree.get("branches", ()))
 
 

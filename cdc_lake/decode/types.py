@@ -229,7 +229,6 @@ def _unwritable(unscaled: Column, path: str, scale: int = 0) -> Column:
 
 
 def _declared(name: str) -> TypeMapping:
-    """A declared type, from the text of its values."""
     can_be_finer = name in ("timestamp", "timestamp_s", "timestamp_ns")
     return TypeMapping(
         declared_types.spark_type(name),

@@ -2,7 +2,7 @@
 
 The comparison must not share errors with the product, so it shares no code with it: only `comparer_types.py`, which has
 the rules of types, is imported from cdc_lake. It reads the source with psycopg, or its recorded rows without, and the
-lake with delta-rs or hudi-rs and pyarrow, without Spark, Kafka and Avro.
+lake with delta-rs, hudi-rs or pyiceberg and pyarrow, without Spark, Kafka and Avro.
 
     python -m cdc_lake.demo.comparer --dsn postgresql://… --table public.film --lake lake/silver/film [--json]
 
@@ -12,9 +12,11 @@ exits with 0 if both have the same rows, and with 1 if they differ.
 import argparse
 import dataclasses
 import json
+import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,6 +31,7 @@ from cdc_lake.demo.comparer_types import BOOLEAN, TypeRule, array_rule, type_rul
 
 if TYPE_CHECKING:
     import psycopg
+    from pyiceberg.table import StaticTable
 
 Kind = Literal["missing", "extra", "cell", "column", "duplicate"]
 Key = tuple[object, ...]
@@ -70,7 +73,6 @@ class Comparison:
     """The result of a comparison.
 
     Attributes:
-        source_rows: rows of the source table.
         lake_rows: live rows of the lake table.
         differences: total number of unexplained differences.
         samples: the first of them.
@@ -138,13 +140,13 @@ the primary key.
 
 
 def columns_of(
-    catalog: Iterable[Sequence[Any]], lake_name: Callable[[str], str] = str, *, is_hudi: bool = False
+    catalog: Iterable[Sequence[Any]], lake_name: Callable[[str], str] = str, *, has_smallint: bool = True
 ) -> list[ComparedColumn]:
     """The columns of a source table, from the rows of `CATALOG`."""
     columns = []
     for name, type_name, is_array, modifier, place in catalog:
-        # Hudi's smallest integer type is int.
-        rule = type_rule("int4" if is_hudi and type_name == "int2" else type_name, modifier)
+        # The smallest integer type of Hudi and Iceberg is int.
+        rule = type_rule("int4" if type_name == "int2" and not has_smallint else type_name, modifier)
         columns.append(ComparedColumn(name, lake_name(name), array_rule(rule) if is_array else rule, place))
     return columns
 
@@ -166,7 +168,6 @@ def _comparable(columns: Sequence[ComparedColumn], lake: pa.Schema, findings: _F
 
 
 def _source_rows(source: "psycopg.Connection", table: str, columns: Sequence[ComparedColumn]) -> Iterator[Row]:
-    """Stream the source's rows."""
     from psycopg import sql  # imported here: recorded rows are compared without it
 
     expressions = (column.rule.select.format(c=sql.Identifier(column.name).as_string()) for column in columns)
@@ -257,9 +258,8 @@ def compare(
 
     Args:
         dsn: libpq DSN or URL of the source database.
-        schema: schema of the source table.
         table: name of the source table; it needs a primary key.
-        lake_path: folder of the Delta or Hudi table.
+        lake_path: folder of the Delta, Hudi or Iceberg table.
         limit: maximum number of samples; all differences are counted.
         lake_name: maps a column's name to its name in the lake.
         explain: returns the explanation of a known difference, which is then counted separately.
@@ -278,7 +278,7 @@ def compare(
         source.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         source.read_only = True
         catalog = source.execute(CATALOG, {"table": name}).fetchall()
-        columns = columns_of(catalog, lake_name, is_hudi=_is_hudi(lake_path))
+        columns = columns_of(catalog, lake_name, has_smallint=DeltaTable.is_deltatable(lake_path))
         if not any(column.key_place is not None for column in columns):
             raise ValueError(f"{name}: it has no primary key, so rows cannot be matched")
         return compare_rows(columns, partial(_source_rows, source, name), lake_path, limit=limit, explain=explain)
@@ -299,7 +299,7 @@ def compare_rows(
         source_rows: returns the values of some of its columns, as psycopg returns them for the columns' `select`.
     """
     findings = _Findings(limit, explain)
-    lake = _hudi_rows(lake_path) if _is_hudi(lake_path) else DeltaTable(lake_path).to_pyarrow_dataset()
+    lake = _lake(lake_path)
     comparable = _comparable(columns, lake.schema, findings)
     keys = {column.name for column in columns if column.key_place is not None}
     rows = (0, 0)
@@ -316,6 +316,26 @@ def count_differences(expected: Iterable[Hashable], actual: Iterable[Hashable]) 
 
 def _is_hudi(path: str) -> bool:
     return Path(path, ".hoodie").is_dir()
+
+
+def iceberg_table(path: str) -> "StaticTable":
+    """The Iceberg table in a folder of a lake whose catalog is its own SQLite file, as pyiceberg reads it."""
+    from pyiceberg.table import StaticTable
+
+    catalogs = (Path(folder, "_iceberg", "catalog.db") for folder in Path(path).parents)
+    file = next(file for file in catalogs if file.is_file())
+    with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as catalog:
+        files = [row[0] for row in catalog.execute("SELECT metadata_location FROM iceberg_tables")]
+    (newest,) = (one for one in files if Path(one.removeprefix("file:")).parents[1] == Path(path))
+    return StaticTable.from_metadata(newest)
+
+
+def _lake(path: str) -> ds.Dataset:
+    if _is_hudi(path):
+        return _hudi_rows(path)
+    if Path(path, "_iceberg").is_dir():
+        return ds.dataset(iceberg_table(path).scan().to_arrow())
+    return DeltaTable(path).to_pyarrow_dataset()
 
 
 def _hudi_rows(path: str) -> ds.Dataset:
@@ -345,7 +365,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="comparer", description="Compare a Postgres table with its lake table.")
     parser.add_argument("--dsn", required=True, help="libpq DSN or URL of the source database")
     parser.add_argument("--table", required=True, help="schema.table")
-    parser.add_argument("--lake", required=True, help="folder of the Delta or Hudi table")
+    parser.add_argument("--lake", required=True, help="folder of the Delta, Hudi or Iceberg table")
     parser.add_argument("--limit", type=int, default=20, help="maximum number of differences to print")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)

@@ -38,7 +38,6 @@ class LoadedDump(NamedTuple):
     """The result of loading dumps.
 
     Attributes:
-        dsn: the address of the new database.
         skipped: Postgres's errors of failed statements -> their numbers.
     """
 
@@ -53,7 +52,6 @@ def load_dump(dsn_admin: str, database: str, files: Sequence[Path]) -> LoadedDum
 
     Args:
         dsn_admin: libpq DSN or URL of any database of the server, with a user who may create databases.
-        database: name of the database to create.
         files: SQL, or pg_dump's custom, directory or tar formats.
 
     Raises:
@@ -139,11 +137,7 @@ def _adapted(file: Path, lines: Iterator[bytes], folder: Path) -> Iterator[bytes
 
 
 def _run(file: Path, command: Sequence[str], folder: Path, stdin: BinaryIO | None = None, **variables: str) -> str:
-    """Run a program of Postgres, and return its stderr.
-
-    Raises:
-        ConfigError: it failed.
-    """
+    """Run a program of Postgres, and return its stderr."""
     done = subprocess.run(
         command,
         cwd=folder,
@@ -169,8 +163,6 @@ class AnyChanges:
     so are changes that would empty a table.
 
     Args:
-        tables: the tables to change.
-        source: their database.
         random: determines all changes.
     """
 

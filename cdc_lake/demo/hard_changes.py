@@ -136,7 +136,6 @@ class Player:
         self.keys = [key for key in self.keys if key % QUIET_EVERY]
 
     def insert(self) -> None:
-        """Insert a row."""
         key = self._new_key()
         self._insert(key)
         self.keys.append(key)
@@ -146,7 +145,6 @@ class Player:
         self._update(self.any_key(), self._some(self.table.narrow))
 
     def delete(self) -> None:
-        """Delete a row."""
         key = self.any_key()
         self._delete(key)
         self.keys.remove(key)
@@ -234,7 +232,6 @@ class HardChanges:
     """Transactions that each make one kind of change to one table.
 
     Args:
-        source: the sample database.
         random: determines all changes.
     """
 

@@ -68,11 +68,6 @@ def this_machine() -> Platform:
 class Jobs:
     """Submits jobs, each with a spark-submit of its own.
 
-    Args:
-        platform: where they run.
-        lake: root of the lake.
-        table_type: silver's table type.
-
     Attributes:
         seconds: topic or model -> time that jobs have spent on it.
     """
@@ -131,7 +126,6 @@ class ContinuousJob:
     Between two waits its JVM is stopped: otherwise it would process the next round in pieces, as they arrive.
 
     Args:
-        layer: its layer.
         command, environment: the process, which prints a report, a line of JSON, for each run that found new data.
         count: called with each report.
 

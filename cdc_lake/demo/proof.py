@@ -28,10 +28,7 @@ def prove(
 
     Args:
         source: the database, which does not change any more.
-        addresses: the addresses of the servers.
-        lake: local folder of the lake.
         seconds: topic or model that jobs have processed -> time that they spent on it.
-        result: receives the results, differences and counts.
     """
     landed = {topic: table for topic, table in source.topics.items() if topic in seconds}
     stream = observe(addresses["kafka"], f"{addresses['registry']}/apis/registry/v3", list(landed))
@@ -59,7 +56,6 @@ def compare_table(dsn: str, table: SourceTable, silver: Path) -> Comparison:
 
 
 def too_few(stream: Mapping[str, int], floor: Mapping[str, int]) -> dict[str, int]:
-    """The counts that are below their minimum."""
     return {name: stream[name] for name, least in floor.items() if stream[name] < least}
 
 

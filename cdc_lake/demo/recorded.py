@@ -206,7 +206,6 @@ class RecordedResult:
         return 1 if any(self.differences.values()) else 0
 
     def to_json(self) -> str:
-        """The result as one line of JSON."""
         return json.dumps(asdict(self))
 
 
@@ -216,7 +215,6 @@ def run_recorded(folder: Path, recording: Recording, show: Show) -> RecordedResu
     Args:
         folder: for the lake; an earlier lake of this demo is replaced.
         recording: what to process, and what to compare the lake with.
-        show: shows each step.
 
     Raises:
         ConfigError: the folder has other files.
@@ -244,11 +242,7 @@ def run_recorded(folder: Path, recording: Recording, show: Show) -> RecordedResu
 
 
 def _prepare(folder: Path) -> Config:
-    """Make the folder, without a lake, and the settings of the runs, which are also written for later commands.
-
-    Raises:
-        ConfigError: the folder has files that the demo did not create.
-    """
+    """Make the folder, without a lake, and the settings of the runs, which are also written for later commands."""
     if folder.is_dir() and any(folder.iterdir()) and not (folder / SETTINGS).is_file():
         raise ConfigError(str(folder), "it contains files that the demo did not create", "use another --folder")
     folder.mkdir(parents=True, exist_ok=True)
@@ -286,11 +280,7 @@ class _Layers:
 
 
 def _rows(report: Report) -> Mapping[str, int]:
-    """The counts of the only table of a run.
-
-    Raises:
-        CdcLakeError: the run failed.
-    """
+    """The counts of the only table of a run."""
     (table_report,) = report.tables
     if table_report.error:
         cure = "report this with your versions of Java and Spark"

@@ -13,7 +13,6 @@ class Step:
     """A step of the demo.
 
     Attributes:
-        name: the name of the step.
         text: what it does; at its end, what it did.
         seconds: how long it took, once it has ended.
     """
@@ -126,5 +125,4 @@ class DemoResult:
         return dict(total)
 
     def to_json(self) -> str:
-        """The result as one line of JSON."""
         return json.dumps(asdict(self))

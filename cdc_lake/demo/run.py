@@ -54,9 +54,7 @@ class _Demo:
     """A demo whose servers run.
 
     Attributes:
-        jobs: submits the jobs.
         result: gets the number of transactions, the example and the steps' times.
-        show: shows a step.
     """
 
     source: SourceDatabase
@@ -67,7 +65,6 @@ class _Demo:
 
     @contextmanager
     def step(self, name: str, text: str, *, part: str | None = None) -> Iterator[Step]:
-        """See `run_step`."""
         with run_step(self.show, self.result.parts, name, text, part=part) as step:
             yield step
 
@@ -108,10 +105,7 @@ def run_demo(
         is_full: replicate the whole sample, and change it while the jobs run. Dumps and `tables` imply it.
         dumps: files of `pg_dump`, in any of its formats, to load instead of the sample.
         tables: globs of the topics to replicate; default: all.
-        table_type: silver's table type.
         platform: the Spark that runs the jobs; default: this machine's.
-        keep: leave the servers running.
-        show: shows each step.
 
     Raises:
         ConfigError: the folder has other files, a dump cannot be loaded, or a table does not exist.

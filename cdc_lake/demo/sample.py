@@ -69,7 +69,6 @@ def create(dsn_admin: str, database: str = "pagila", *, one_in: int = 1) -> str:
 
     Args:
         dsn_admin: libpq DSN or URL of any database of the server, with a user who may create databases.
-        database: name of the database to create.
         one_in: load one in this many rows of the large tables.
 
     Returns:
@@ -97,9 +96,7 @@ def wait_until_sent(
     transaction only when another one follows. So this writes messages into the log after the changes.
 
     Args:
-        dsn: DSN of the source.
         slot: the connector's replication slot.
-        seconds: how long to wait.
         signal_table: `<schema>.<table>`, to wait also for incremental snapshots, whose windows are written there.
         check: called once per second; its errors end the wait.
 
@@ -141,7 +138,6 @@ class Shop:
     """Transactions in all of the sample's tables.
 
     Args:
-        source: the sample database.
         random: decides everything.
     """
 

@@ -64,9 +64,7 @@ class SourceDatabase:
 
     Attributes:
         name: the name of the database and the connector; also the topics' prefix.
-        dsn: the address of the database.
         pattern: a glob that matches its topics.
-        tables: the replicated tables.
         left_out: other table -> why it is not replicated.
         skipped: error of a statement of the dump that failed -> how often it occurred.
         envelope_tables: replicated tables whose records are complete change events.
@@ -100,7 +98,6 @@ def sample_source(dsn_admin: str, *, one_in: int = 1) -> SourceDatabase:
     """Create and load the sample database.
 
     Args:
-        dsn_admin: DSN of any database of the server, with a user who may create databases.
         one_in: see `sample.create`.
     """
     dsn = sample.create(dsn_admin, SAMPLE, one_in=one_in)
@@ -123,11 +120,7 @@ def sample_source(dsn_admin: str, *, one_in: int = 1) -> SourceDatabase:
 
 
 def small_source(dsn_admin: str) -> SourceDatabase:
-    """Create and load the sample database with fewer rows, of which five tables are replicated.
-
-    Args:
-        dsn_admin: DSN of any database of the server, with a user who may create databases.
-    """
+    """Create and load the sample database with fewer rows, of which five tables are replicated."""
     source = sample_source(dsn_admin, one_in=_SMALL_ONE_IN)
     return replace(
         with_tables(source, [f"{SAMPLE}.public.{table}" for table in SMALL_TABLES]),
@@ -140,10 +133,6 @@ def small_source(dsn_admin: str) -> SourceDatabase:
 
 def dump_source(dsn_admin: str, files: Sequence[Path]) -> SourceDatabase:
     """Load a user's dump, with a workload that only knows the database's catalog.
-
-    Args:
-        dsn_admin: DSN of any database of the server, with a user who may create databases.
-        files: the dump's files; see `load_dump`.
 
     Raises:
         ConfigError: a file cannot be loaded, or no table has a usable primary key.
@@ -208,7 +197,6 @@ def models_reading_only(topics: Collection[str], gold: Mapping[str, str]) -> dic
 
 
 def topics_of(model: str) -> set[str]:
-    """The topics that a model of the sample reads."""
     return set(read_model(PACKAGE / "conf" / "gold" / f"{model}.sql").header.topics.values())
 
 
@@ -223,10 +211,8 @@ def change(dsn: str, changes_to: WorkloadOn, *, seed: int, transactions: int) ->
     """Commit a number of transactions.
 
     Args:
-        dsn: DSN of the source.
         changes_to: creates the workload.
         seed: the same seed and rows give the same changes.
-        transactions: number of transactions to commit.
 
     Returns:
         Number of committed transactions by kind.
@@ -239,10 +225,7 @@ def changing(dsn: str, changes_to: WorkloadOn, *, seed: int, at_least: int) -> I
     """Commit transactions on a separate thread while the body runs, and afterwards until there are enough.
 
     Args:
-        dsn: DSN of the source.
-        changes_to: creates the workload.
         seed: determines everything except the number of transactions.
-        at_least: minimum number of transactions.
 
     Yields:
         Number of committed transactions by kind so far.

@@ -38,7 +38,6 @@ class StreamStats:
 
     Attributes:
         records: records by topic, including tombstones.
-        updates: update events.
         deletes: delete events, including those of key changes.
         ties: streaming events with the same source time as their key's previous streaming event.
         key_changes: deletes with a header that has the new key.
@@ -76,7 +75,6 @@ def observe(bootstrap: str, registry_url: str, topics: Sequence[str]) -> StreamS
     """Read topics from the beginning to the current end, and count their events.
 
     Args:
-        bootstrap: the broker's host and port.
         registry_url: Apicurio's version 3 API, `http://host:port/apis/registry/v3`.
         topics: topics of change events, flattened or enveloped; other records are only counted.
 

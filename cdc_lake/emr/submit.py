@@ -31,6 +31,7 @@ _AWS_JARS = (
     "/usr/share/aws/delta/lib/delta-spark.jar",
     "/usr/share/aws/delta/lib/delta-storage.jar",
     "/usr/lib/hudi/hudi-spark-bundle.jar",
+    "/usr/share/aws/iceberg/lib/iceberg-spark3-runtime.jar",
 )
 """EMR's own builds, installed on its machines. They replace the package's jars."""
 _SUBMITTED = ("spark.sql.extensions", "spark.sql.catalog.spark_catalog", "spark.serializer", "spark.kryo.registrator")
@@ -44,14 +45,11 @@ class Submission:
     """Everything needed to submit a job.
 
     Attributes:
-        name: display name.
         layer: bronze, silver, gold or maintain.
         entry: URL of the job's file.
-        arguments: the job's arguments.
         role: its IAM role; none if the settings have none for the layer.
         jars: AWS's own and the package's.
         archives: URLs to unpack in the working directory, each followed by `#` and the folder's name.
-        settings: the settings of Spark.
         variables: environment variables of the driver.
     """
 
@@ -67,16 +65,10 @@ class Submission:
 
     @property
     def is_endless(self) -> bool:
-        """Whether the job runs until it is stopped."""
         return "--continuous" in self.arguments
 
 
 def _emr_settings(config: Config) -> EmrConfig:
-    """EMR's settings.
-
-    Raises:
-        ConfigError: there are none.
-    """
     if config.emr is None:
         raise ConfigError("emr", "the settings have no section `emr`", "add one, see docs/how-to/emr.md")
     return config.emr
@@ -182,7 +174,6 @@ class Ec2:
     """A cluster that runs jobs as steps, with `spark-submit` in cluster mode on YARN; see `Target`.
 
     Args:
-        settings: EMR's settings, with a `cluster`.
         cluster_id: replaces the settings' cluster.
     """
 
@@ -241,11 +232,7 @@ def _spark_submit(job: Submission) -> list[str]:
 
 
 class Serverless:
-    """An application that runs job runs; see `Target`.
-
-    Args:
-        settings: EMR's settings, with `serverless`.
-    """
+    """An application that runs job runs; see `Target`."""
 
     def __init__(self, settings: EmrConfig) -> None:
         assert settings.serverless is not None, "checked by open_target"
@@ -331,11 +318,6 @@ def shell_line(command: str, flags: Mapping[str, Any]) -> str:
 
 
 def _require(value: str | None, key: str, cure: str) -> str:
-    """The value of a required setting.
-
-    Raises:
-        ConfigError: it is not set.
-    """
     if value is None:
         raise ConfigError(f"emr.{key}", "it is not set", cure)
     return value

@@ -255,8 +255,6 @@ class _KeyRun:
 
 
 class _RunPieces:
-    """The pieces of completed runs."""
-
     def __init__(self, pk: pa.DataType) -> None:
         self._pk = pk
         self._rows: list[dict[str, Any]] = []
@@ -343,6 +341,5 @@ class _RunPieces:
 
 
 def _record(row: Mapping[str, Any], batch: pa.RecordBatch, number: int) -> Record:
-    """The record of an event."""
     fields = (batch.column(name)[number].as_py() for name in ("raw_value", "value_schema", "framing"))
     return Record(kafka_position_of(row["kafka_position"]), *fields)

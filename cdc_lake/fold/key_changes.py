@@ -15,7 +15,6 @@ class EndedLifetime(NamedTuple):
     """A key lifetime that a key change ended.
 
     Attributes:
-        id: its name.
         kafka_position: the delete's Kafka position; empty if unknown.
         values: column -> a mark, equal if the values are equal.
         moved_by: the key change that began the lifetime.
@@ -28,8 +27,6 @@ class EndedLifetime(NamedTuple):
 
 
 class EndedLifetimes:
-    """The key lifetimes that key changes ended."""
-
     def __init__(self, ended: Iterable[tuple[str, EndedLifetime]]) -> None:
         self._by_move: dict[str, list[EndedLifetime]] = {}
         for key_change, left in ended:

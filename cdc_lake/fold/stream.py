@@ -102,22 +102,18 @@ def batch_of_pieces(columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
 
 
 def kafka_position_of(fields: Mapping[str, Any]) -> Position:
-    """A Kafka position from its struct."""
     return tuple(fields[name] for name in KAFKA_POSITION)
 
 
 def kafka_position_dict(kafka_position: Position | None) -> dict[str, Any] | None:
-    """The struct of a Kafka position."""
     return None if kafka_position is None else dict(zip(KAFKA_POSITION, kafka_position, strict=True))
 
 
 def order_of(fields: Mapping[str, Any] | None) -> Order | None:
-    """An order from its struct."""
     return None if fields is None else Order(fields["position"], fields["domain"], fields["ts_ms"])
 
 
 def order_dict(order: Order | None) -> dict[str, Any] | None:
-    """The struct of an order."""
     return None if order is None else order._asdict()
 
 

@@ -50,9 +50,7 @@ class Source:
     """A silver table, pinned.
 
     Attributes:
-        id: the table's.
         progress: at that version.
-        version: the one to read.
     """
 
     silver: Table[SilverProgress]
@@ -274,12 +272,10 @@ class Groups:
         return cls(typed, list(kinds), typed.count())
 
     def rows_in(self, rows: DataFrame) -> DataFrame:
-        """The rows of these groups."""
         is_in_ranges = reduce(and_, map(self._within, self._values), F.lit(True))  # by which Spark skips files
         return null_safe_join(rows.where(is_in_ranges), self.rows, self.names, "left_semi")
 
     def rows_outside(self, rows: DataFrame) -> DataFrame:
-        """The rows of all other groups."""
         return null_safe_join(rows, self.rows, self.names, "left_anti")
 
     def in_window(self, rows: DataFrame, window: Window) -> DataFrame:

@@ -72,14 +72,13 @@ class ModelRun:
 
 @dataclass(frozen=True)
 class RefreshInputs:
-    """What a refresh of a model's table needs: the table, its progress, and its current sources.
+    """What a refresh of a model's table needs: its progress, and its current sources.
 
     Attributes:
         before: progress of the table's newest commit; none if there is no table yet.
         has_changed: whether the model or a source changed, or there is no table yet.
     """
 
-    gold: Table[GoldProgress]
     sources: Mapping[str, Source]
     before: GoldProgress | None
     next_progress: GoldProgress
@@ -126,7 +125,7 @@ def _groups(model_run: ModelRun, inputs: RefreshInputs, result: DataFrame) -> Gr
     changed = {alias for alias, source in inputs.sources.items() if before.versions[source.id] != source.version}
     if any(header.touched[alias] == EVERYTHING for alias in changed):
         return None
-    if {name: inputs.gold.stored_type(kind) for name, kind in result.dtypes} != dict(inputs.gold.read().dtypes):
+    if {name: model_run.gold.stored_type(kind) for name, kind in result.dtypes} != dict(model_run.gold.read().dtypes):
         return None
     if not all(source.progress.keys for source in inputs.sources.values()):
         return None  # silver was created or repaired by hand, and its keys are not known yet
@@ -139,7 +138,7 @@ def _groups(model_run: ModelRun, inputs: RefreshInputs, result: DataFrame) -> Gr
     if not changed:  # a restore brought back the version that was read, or only progress changed
         return Groups.of(result.select(*map(quoted, header.group_columns)).limit(0), result)
     try:
-        return touched_groups(model_run.query, inputs.sources, before.versions, inputs.gold.read(), result)
+        return touched_groups(model_run.query, inputs.sources, before.versions, model_run.gold.read(), result)
     except ExpiredError as error:
         model_run.report.warn(f"full refresh: {error}")
         return None
@@ -158,13 +157,12 @@ def _is_read(source: Source, before: GoldProgress) -> bool:
 
 
 def _refresh_all(model_run: ModelRun, inputs: RefreshInputs, result: DataFrame) -> Commit[GoldProgress]:
-    """Replace all rows with the model's result."""
     rows = result.persist()
     try:
         rows, count = _check_rows(model_run, rows)
         _before_write(model_run, inputs)
         with model_run.report.phase("write"), translated_errors(model_run.model):
-            commit = inputs.gold.overwrite(_with_key(rows, model_run.model), inputs.next_progress)
+            commit = model_run.gold.overwrite(_with_key(rows, model_run.model), inputs.next_progress)
     finally:
         result.unpersist()
     failpoints.reach("gold.after_overwrite", batch=inputs.next_progress.commit)
@@ -175,9 +173,8 @@ def _refresh_all(model_run: ModelRun, inputs: RefreshInputs, result: DataFrame) 
 def _refresh_groups(
     model_run: ModelRun, inputs: RefreshInputs, groups: Groups, result: DataFrame
 ) -> Commit[GoldProgress]:
-    """Replace the rows of some groups with the model's result."""
     made = result.persist()
-    gold, keys = inputs.gold, model_run.model.header.keys
+    gold, keys = model_run.gold, model_run.model.header.keys
     try:
         rows, _ = _check_rows(model_run, made)
         stored = groups.rows_in(gold.read())
@@ -279,11 +276,7 @@ def _check_rows(model_run: ModelRun, rows: DataFrame) -> tuple[DataFrame, int]:
 
 
 def _check_keys_across_groups(model_run: ModelRun, rows: DataFrame, other_rows: DataFrame) -> None:
-    """Check that no key is in a refreshed group and in another one.
-
-    Raises:
-        KeyConstraintError: one is.
-    """
+    """Check that no key is in a refreshed group and in another one."""
     header = model_run.model.header
     with model_run.report.phase("check"), translated_errors(model_run.model):
         repeated = null_safe_join(rows, other_rows, header.keys, "left_semi").count()

@@ -22,6 +22,7 @@ from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.spark.session import planned_for, sibling
 from cdc_lake.tables.contract import Commit, Table, progress_of
+from cdc_lake.tables.iceberg_catalog import close_catalog
 from cdc_lake.tables.progress import GoldProgress, SilverProgress
 
 _BYTES_OF_A_ROW = 400
@@ -50,8 +51,6 @@ def run_gold(
 
 @dataclass
 class _GoldLayer(Layer):
-    """A run of gold."""
-
     models: Mapping[str, GoldModel]
 
     @classmethod
@@ -104,15 +103,20 @@ def _is_made_from(progress: GoldProgress, sources: Mapping[str, SilverProgress],
 
 @dataclass(frozen=True)
 class _GoldWork(Work):
-    """The layer's work."""
-
     run: OpenRun
     models: Mapping[str, GoldModel]
     silver_topics: Sequence[str]
 
     def process_next(self, spark: SparkSession, report: TableReport) -> bool:
-        model_run = ModelRun(self.run, sibling(spark), self.models[report.table], self.silver_topics, report)
-        self.run.leases.recover(model_run.gold, report)
+        session = sibling(spark)
+        try:
+            return self._refresh(ModelRun(self.run, session, self.models[report.table], self.silver_topics, report))
+        finally:
+            close_catalog(session)
+
+    def _refresh(self, model_run: ModelRun) -> bool:
+        report = model_run.report
+        report.warn(*model_run.gold.recover())
         inputs = _inputs(model_run)
         if inputs.has_changed:
             stored_bytes = sum(source.silver.size() for source in {s.id: s for s in inputs.sources.values()}.values())
@@ -120,9 +124,9 @@ class _GoldWork(Work):
                 commit = refresh(model_run, inputs)
             _report_commit(report, commit)
         header = model_run.model.header
-        if model_run.sink is not None and is_due(header, inputs.gold.progress()):
+        if model_run.sink is not None and is_due(header, model_run.gold.progress()):
             with report.phase("send"):
-                sent = send_due(inputs.gold, header, model_run.sink, self.run.id, report)
+                sent = send_due(model_run.gold, header, model_run.sink, self.run.id, report)
             _report_commit(report, sent)
         return False
 
@@ -142,9 +146,8 @@ def _inputs(model_run: ModelRun) -> RefreshInputs:
         report.version_before = report.version_after = gold.version() if before else None
     report.consumed_from = report.consumed_to = before.sources if before else {}
     read = {source.id: source.progress for source in sources.values()}
-    return RefreshInputs(
-        gold, sources, before, next_progress, before is None or not _is_made_from(before, read, model_run.model)
-    )
+    has_changed = before is None or not _is_made_from(before, read, model_run.model)
+    return RefreshInputs(sources, before, next_progress, has_changed)
 
 
 def _progress(gold: Table[GoldProgress], report: TableReport) -> GoldProgress | None:

@@ -19,7 +19,7 @@ from cdc_lake.config.gold_models import GoldModel, Header, model_names, read_mod
 from cdc_lake.errors import ExpiredError
 from cdc_lake.lake.lake import Lake
 from cdc_lake.registries.subjects import KEY_SUFFIX, VALUE_SUFFIX
-from cdc_lake.runs.context import lake_of, open_gold, select, select_landed
+from cdc_lake.runs.context import lake_of, select, select_landed
 from cdc_lake.runs.report import TableReport
 from cdc_lake.sinks.avro import topic_schemas
 from cdc_lake.sinks.kafka import KafkaSink
@@ -86,7 +86,7 @@ def _derived(
     for name, model in models.items():
         header = model.header
         assert header.topic is not None, "a model of a subject has a topic"
-        columns = open_gold(lake, settings.models, name, spark).read().schema
+        columns = lake.gold(spark, name, header.table).read().schema
         folder, topic = Path(settings.schemas), header.topic.topic
         schemas = topic_schemas(spark, columns, header.keys, topic, folder, doc=header.description)
         for suffix, text in ((KEY_SUFFIX, schemas.key), (VALUE_SUFFIX, schemas.value)):
@@ -149,11 +149,7 @@ def _due(gold: Table[GoldProgress], keys: Sequence[str], sent: Sent, report: Tab
 
 
 def _touched(gold: Table[GoldProgress], keys: Sequence[str], since: int) -> DataFrame:
-    """The keys changed by the commits after `since`.
-
-    Raises:
-        ExpiredError: the table no longer retains those versions.
-    """
+    """The keys changed by the commits after `since`."""
     history = gold.history()
     start = next((entry.version for entry in history if entry.progress and entry.progress.commit == since), None)
     if start is None:

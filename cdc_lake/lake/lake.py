@@ -7,20 +7,23 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from cdc_lake.columns import BATCH, BRONZE_STATISTICS
-from cdc_lake.config import StorageConfig
+from cdc_lake.config import CatalogConfig, Format, IcebergConfig, StorageConfig
 from cdc_lake.errors import ConfigError, InstallationError
 from cdc_lake.lake.lease import Lease
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.lake.side import SideTable
 from cdc_lake.registries.registry import Registry
-from cdc_lake.spark.versions import has_hudi
+from cdc_lake.spark.versions import has_hudi, has_iceberg
 from cdc_lake.storage.files import Files
 from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.contract import P, Table
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.hudi import HudiTable
 from cdc_lake.tables.hudi_folder import METADATA_FOLDER
-from cdc_lake.tables.newest import LOG_FOLDER, Newest, newest_commit
+from cdc_lake.tables.iceberg import IcebergTable
+from cdc_lake.tables.iceberg_catalog import IcebergName
+from cdc_lake.tables.iceberg_metadata import ICEBERG_FOLDER
+from cdc_lake.tables.newest import LOG_FOLDER, Newest, commit_ms_after, newest_commit
 from cdc_lake.tables.progress import BronzeProgress, GoldProgress, SilverProgress
 
 BronzeTable = DeltaLakeTable[BronzeProgress]
@@ -28,7 +31,7 @@ _SEGMENT = re.compile(r"[a-zA-Z0-9_-]+")
 _TOPIC = re.compile(rf"{_SEGMENT.pattern}(\.{_SEGMENT.pattern})*")
 _MAX_TOPIC = 249
 """Kafka's limit for the length of a topic name."""
-_MARKS = {"delta": LOG_FOLDER, "hudi": METADATA_FOLDER}
+_MARKS: dict[Format, str] = {"delta": LOG_FOLDER, "hudi": METADATA_FOLDER, "iceberg": ICEBERG_FOLDER}
 TABLE_FOLDERS = tuple(_MARKS.values())
 """Folders that mark a table's folder; each has one of them."""
 
@@ -50,6 +53,7 @@ class SilverTarget:
     Attributes:
         name: the topic's name; all tables but the first append their storage, `<topic>@hudi_mor`.
         path, side: the folders of the table and of its side table.
+        in_catalog: its name, if it is an Iceberg table.
     """
 
     name: str
@@ -57,15 +61,19 @@ class SilverTarget:
     storage: StorageConfig
     path: str
     side: str
+    in_catalog: IcebergName
 
     def open(self, spark: SparkSession) -> Table[SilverProgress]:
-        return silver_table(spark, self.path, self.storage)
+        return silver_table(spark, self.path, self.storage, self.in_catalog)
 
     def open_side(self, spark: SparkSession) -> SideTable:
         return SideTable(spark, self.side)
 
     def newest(self, files: Files) -> Newest[SilverProgress] | None:
-        return newest_commit(files, self.path, self.storage.format, SilverProgress)
+        return newest_commit(files, self.path, self.storage.format, SilverProgress, self.in_catalog)
+
+    def commit_ms_after(self, files: Files, version: int) -> int | None:
+        return commit_ms_after(files, self.path, self.storage.format, version, self.in_catalog)
 
 
 @dataclass(frozen=True)
@@ -75,10 +83,14 @@ class Lake:
     Attributes:
         root: a folder or a URL.
         storage_of: returns a topic's silver storage: one entry per table, in the order of the settings.
+        catalog: how tables are named in catalogs.
+        iceberg: the catalog of Iceberg tables.
     """
 
     root: str
     storage_of: Callable[[str], Sequence[StorageConfig]]
+    catalog: CatalogConfig
+    iceberg: IcebergConfig
 
     def path(self, layer: str, table: str) -> str:
         """The folder of a table: `<root>/<layer>/<prefix>/<schema>/<table>`, or `<root>/<layer>_<kind>/…` for a table
@@ -121,19 +133,25 @@ class Lake:
         targets = []
         for number, storage in enumerate(self.storage_of(topic)):
             name = f"{topic}@{storage.kind}" if number else topic
-            targets.append(SilverTarget(name, topic, storage, self.path("silver", name), self.path("side", name)))
+            path, side = self.path("silver", name), self.path("side", name)
+            targets.append(SilverTarget(name, topic, storage, path, side, self._in_catalog("silver", name)))
         return targets
+
+    def _in_catalog(self, layer: str, table: str) -> IcebergName:
+        return IcebergName(self.iceberg, self.root, *self.catalog.name_of(layer, table))
 
     def silver_tables(self, topics: Iterable[str]) -> dict[str, SilverTarget]:
         """The tables of several topics, by name; see `silver`."""
         return {target.name: target for topic in topics for target in self.silver(topic)}
 
     def gold(self, spark: SparkSession, model: str, stored_in: StorageConfig) -> Table[GoldProgress]:
-        """A model's table, which may not exist yet."""
-        return gold_table(spark, self.path("gold", model), stored_in)
+        """A model's table, which may not exist yet; see `silver_table`."""
+        cure = "restore the model's `table` setting, or move the folder away: the gold job then rebuilds the table"
+        return _table(spark, self.path("gold", model), stored_in, cure, self._in_catalog("gold", model))
 
     def newest_gold(self, files: Files, model: str, stored_in: StorageConfig) -> Newest[GoldProgress] | None:
-        return newest_commit(files, self.path("gold", model), stored_in.format, GoldProgress)
+        in_catalog = self._in_catalog("gold", model)
+        return newest_commit(files, self.path("gold", model), stored_in.format, GoldProgress, in_catalog)
 
     def schema_files(self, files: Files, registry: Registry | None = None) -> SchemaFiles:
         """The schemas in the lake; with a registry, also the registry's."""
@@ -219,29 +237,34 @@ def _nested(table: str, what: str) -> ConfigError:
     )
 
 
-def silver_table(spark: SparkSession, path: str, wanted: StorageConfig) -> Table[SilverProgress]:
-    """Open a silver table by path.
+def silver_table(
+    spark: SparkSession, path: str, wanted: StorageConfig, in_catalog: IcebergName | None = None
+) -> Table[SilverProgress]:
+    """Open a silver table.
+
+    Args:
+        in_catalog: its name, for Iceberg.
 
     Raises:
         ConfigError: the folder has a table of another format, type or program, or with other partitions.
-        InstallationError: it is a Hudi table, but this Spark has no Hudi.
+        InstallationError: this Spark does not have the table's format.
         UnsupportedError: a newer Hudi release wrote it.
     """
     cure = (
         "restore the table's `storage` setting, or move the folder and its side table away: the silver job then "
         "rebuilds the table from bronze"
     )
-    return _table(spark, path, wanted, cure, statistics=(BATCH, "__source_ts_ms"))
-
-
-def gold_table(spark: SparkSession, path: str, wanted: StorageConfig) -> Table[GoldProgress]:
-    """Open a gold table by path; see `silver_table`."""
-    cure = "restore the model's `table` setting, or move the folder away: the gold job then rebuilds the table"
-    return _table(spark, path, wanted, cure)
+    return _table(spark, path, wanted, cure, in_catalog, statistics=(BATCH, "__source_ts_ms"))
 
 
 def _table(
-    spark: SparkSession, path: str, wanted: StorageConfig, cure: str, *, statistics: Sequence[str] = ()
+    spark: SparkSession,
+    path: str,
+    wanted: StorageConfig,
+    cure: str,
+    in_catalog: IcebergName | None,
+    *,
+    statistics: Sequence[str] = (),
 ) -> Table[P]:
     files = HadoopFiles(spark)
     for format, mark in _MARKS.items():
@@ -260,10 +283,24 @@ def _table(
         if partitions is not None and partitions != tuple(field.name for field in wanted.partitions):
             raise _mismatch(path, f"a delta table with the partitions ({', '.join(partitions)})", wanted, cure)
         return delta
-    if not has_hudi():
-        raise InstallationError(
-            path, "it is a Hudi table, but this Spark has no Hudi", "use a profile with Hudi, or store it in Delta"
+    has_format = has_hudi() if wanted.format == "hudi" else has_iceberg()
+    if not has_format:
+        name = wanted.format.capitalize()
+        cure = f"use a profile with {name}, or store it in Delta"
+        raise InstallationError(path, f"it is stored in {name}, but this Spark has no {name}", cure)
+    if wanted.format == "iceberg":
+        assert in_catalog is not None, "a table of a lake has a name"
+        iceberg: IcebergTable[P] = IcebergTable(
+            spark,
+            path,
+            in_catalog,
+            table_type=wanted.type or "cow",
+            partitions=wanted.partitions,
+            properties=wanted.properties,
         )
+        if (differing := iceberg.differing_settings()) is not None:
+            raise _mismatch(path, f"an iceberg table whose {differing}", wanted, cure)
+        return iceberg
     hudi: HudiTable[P] = HudiTable(
         spark,
         path,

@@ -21,13 +21,13 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cdc_lake.errors import InfrastructureError, TableLockedError
 from cdc_lake.points import time_text
 from cdc_lake.storage.exhaustion import exhaustion_error
-from cdc_lake.storage.hadoop import HadoopFiles
+from cdc_lake.storage.hadoop import HadoopFiles, message_of
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class Lease:
         except (OSError, Py4JError) as exc:
             raise exhaustion_error(self._table, exc, self._folder) or InfrastructureError(
                 self._table,
-                f"cannot take its lease: {_message(exc)}",
+                f"cannot take its lease: {message_of(exc)}",
                 f"check that {self._folder} can be read and written, and run again",
             ) from exc
         self._keeper.start()
@@ -111,7 +111,7 @@ class Lease:
             if not self._is_taken_over():
                 self._files.replace(self._file(self._number), self._text(is_over=True))
         except (OSError, Py4JError) as exc:
-            logger.warning("%s: cannot release its lease (%s); it will expire", self._table, _message(exc))
+            logger.warning("%s: cannot release its lease (%s); it will expire", self._table, message_of(exc))
 
     def holder(self) -> Holder | None:
         """The current holder, if there is one. This does not take the lease."""
@@ -151,7 +151,7 @@ class Lease:
                     return  # `check` fails before the next commit
                 self._files.replace(self._file(self._number), self._text())
             except (OSError, Py4JError) as exc:
-                logger.warning("%s: cannot renew its lease (%s); retrying", self._table, _message(exc))
+                logger.warning("%s: cannot renew its lease (%s); retrying", self._table, message_of(exc))
 
     def _is_taken_over(self) -> bool:
         return self._newest_number() > self._number
@@ -179,7 +179,7 @@ class Lease:
                 if number < self._number:
                     self._files.remove(f"{self._folder}/{name}")
         except (OSError, Py4JError) as exc:
-            logger.warning("%s: cannot remove its earlier leases (%s)", self._table, _message(exc))
+            logger.warning("%s: cannot remove its earlier leases (%s)", self._table, message_of(exc))
 
     def _newest_number(self) -> int:
         return max((number for name, number in self._numbers().items() if name.endswith(".json")), default=0)
@@ -210,11 +210,6 @@ class Lease:
             f"it is being written by {holder or 'another run'}{until}",
             "run again when that run has ended or, if it was killed, when its lease has expired",
         )
-
-
-def _message(error: Exception) -> str:
-    message = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
-    return str(message).strip().splitlines()[0]
 
 
 def _pid_space() -> str:

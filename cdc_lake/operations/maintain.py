@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from cdc_lake.config import Config, Layer
 from cdc_lake.lake.lake import check_holds_no_tables
 from cdc_lake.lake.side import SideTable
-from cdc_lake.runs.context import OpenRun, Run, Work, check_has_lease, gold_storage, select_landed
+from cdc_lake.runs.context import OpenRun, Run, Work, check_has_lease, model_header, select_landed
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.storage.hadoop import HadoopFiles
@@ -68,7 +68,8 @@ def _maintained_tables(run: OpenRun, layer: Layer, tables: Sequence[str]) -> Map
 
 
 def _open_gold(run: OpenRun, name: str, spark: SparkSession) -> Table[Any]:
-    stored_in = gold_storage(run.config.gold.models, name)  # here, so that a missing model fails only its own table
+    # Here, so that a missing model fails only its own table.
+    stored_in = model_header(run.config.gold.models, name).table
     check_has_lease(run.config.lake.lease, name, stored_in)
     return run.lake.gold(spark, name, stored_in)
 
@@ -81,7 +82,7 @@ class _Maintain(Work):
     def process_next(self, spark: SparkSession, report: TableReport) -> bool:
         maintained = self.tables[report.table]
         table = maintained.open(spark)
-        self.run.leases.recover(table, report)
+        report.warn(*table.recover())
         if not table.exists():
             return False
         report.version_before = table.version()

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.bronze.offsets import unread
+from cdc_lake.bronze.topic_run import unread
 from cdc_lake.config import Config, TableConfig
 from cdc_lake.decode import framing
 from cdc_lake.decode.envelope import before_row_of, row_fields, shape_of, source_fields
@@ -172,7 +172,6 @@ class _TopicPlanner:
     Attributes:
         newest: the latest schema of the topic's values; None if the registry has none or does not respond.
         is_landed: whether bronze has a table; without one, the plan does not need Spark.
-        session: returns the session.
     """
 
     lake: Lake
@@ -183,7 +182,6 @@ class _TopicPlanner:
     session: Callable[[], SparkSession]
 
     def bronze(self, files: Files, log: TopicLog | None, source: TopicSource | None) -> TablePlan:
-        """The plan of the bronze job."""
         table_plan = TablePlan(
             table=self.topic, layer="bronze", what="unknown: Kafka does not respond, or does not have the topic"
         )
@@ -223,13 +221,11 @@ class _TopicPlanner:
         return table_plan
 
     def warnings(self) -> list[str]:
-        """Warnings about the bronze table."""
         bronze = self.lake.bronze(self.session(), self.topic)
         hole = missing_rows(bronze, progress_of(bronze), bronze.version())
         return [f"{self.topic}: {hole}"] if hole else []
 
     def silver(self, target: SilverTarget) -> TablePlan:
-        """The plan of the silver job."""
         settings = self.settings
         table, progress = SilverTable.open_to_refold(self.lake, target, self.session(), settings)
         table, landed = table.with_current_key(progress.key_from if progress else None), table.landed

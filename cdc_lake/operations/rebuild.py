@@ -108,10 +108,10 @@ class _Rebuild(Work):
     options: RebuildOptions
 
     def process_next(self, spark: SparkSession, report: TableReport) -> bool:
-        target, lake, leases = self.targets[report.table], self.run.lake, self.run.leases
+        target, lake = self.targets[report.table], self.run.lake
         settings = self.run.config.table(target.topic)
         shown = (self.options.shown or {}).get(report.table)
-        leases.recover(target.open(spark), report)
+        report.warn(*target.open(spark).recover())
         cure = "move its folder and its side table's folder away, then run the silver job, which creates it from bronze"
         settings.check_has_keys(target.topic, cure)
         version = shown.source_version if shown else None
@@ -225,9 +225,6 @@ class _RebuiltTable:
 
         Args:
             gone: the old keys of rows that were deleted before the key change.
-
-        Raises:
-            DataLossError: an event is missing, and the options do not accept loss.
         """
         assert self.before is not None, "a missing event implies that the table exists"
         old, columns = list(self.before.keys), self.table.stored_rows.columns
@@ -303,11 +300,7 @@ def _last_whole_batch(events: DataFrame, rows: DataFrame, newest: int) -> int:
 
 
 def _check_history(table: SilverTable, schemas: BatchSchemas, events: DataFrame) -> None:
-    """Check that bronze has the complete history of each silver row.
-
-    Raises:
-        DataLossError: bronze's first batches, with the history of some rows, were deleted.
-    """
+    """Check that bronze has the complete history of each silver row."""
     ((first,),) = events.agg(F.min("first_batch")).collect()
     if first == 1:
         return
@@ -380,11 +373,7 @@ def former_deletes(table: SilverTable, before: SilverProgress, key_from: KeyFrom
 
 
 def _keys(table: SilverTable) -> tuple[str, dict[str, dict[str, str]]]:
-    """The primary keys of bronze's events: the column that names the schema, and by schema the key columns and types.
-
-    Raises:
-        UnsupportedError: no event has a key.
-    """
+    """The primary keys of bronze's events: the column that names the schema; by schema, the key's columns and types."""
     columns = table.settings.merge.keys
     side = "value_schema" if columns else "key_schema"
     events = table.bronze_rows.where((F.col("status") == "ok") & F.col("key").isNotNull() & F.col(side).isNotNull())

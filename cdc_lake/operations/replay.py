@@ -58,9 +58,7 @@ def replay_quarantined(
 
     Args:
         tables: topic names or globs.
-        spark: the session (default: a new one).
         registry: where schemas are looked up again (default: that of the settings).
-        scheduler: runs the work (default: a new one, in the calling thread).
 
     Raises:
         UnknownTableError: a name or glob matches no bronze table.
@@ -95,9 +93,6 @@ def drop_quarantined(
 
     Args:
         tables: topic names or globs.
-        because: the reason.
-        spark: the session (default: a new one).
-        scheduler: runs the work (default: a new one, in the calling thread).
 
     Raises:
         ConfigError: no reason is given.
@@ -123,12 +118,7 @@ def _run_on_bronze(
     scheduler: TableScheduler,
     work: Callable[[OpenRun], "_QuarantineWork"],
 ) -> Report:
-    """Do the work on each bronze table that matches, and write the report.
-
-    Raises:
-        UnknownTableError: a name or glob matches no bronze table.
-        InstallationError: Spark cannot start with the installed packages.
-    """
+    """Do the work on each bronze table that matches, and write the report."""
     with scheduler.open(Run.begin(config, report)) as run:
         topics = select_landed(run.lake, run.files, tables)
         scheduler.each_table(report, topics, work(run), leases=run.leases)
@@ -173,8 +163,6 @@ class _QuarantineWork(Work):
 
 @dataclass(frozen=True)
 class _Replay(_QuarantineWork):
-    """Replays the selected records."""
-
     schemas: SchemaFiles
 
     def change(self, spark: SparkSession, table: BronzeTable, progress: BronzeProgress, report: TableReport) -> None:
@@ -295,8 +283,6 @@ def _warn_remaining(report: TableReport, records: DataFrame) -> None:
 
 
 class _Drop(_QuarantineWork):
-    """Drops the selected records."""
-
     def change(self, spark: SparkSession, table: BronzeTable, progress: BronzeProgress, report: TableReport) -> None:
         now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         message = F.concat("error.message", F.lit(f"; dropped {now} by {self.run.report.because}"))

@@ -44,7 +44,6 @@ def offset_changes(
 
     Args:
         tables: topic names or globs.
-        source: where the topics are (default: that of the settings).
 
     Raises:
         UnknownTableError: a name or glob matches no bronze table.

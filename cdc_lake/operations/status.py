@@ -15,12 +15,21 @@ from pydantic import BaseModel
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from cdc_lake.bronze.offsets import unread
+from cdc_lake.bronze.topic_run import unread
 from cdc_lake.config import Config
 from cdc_lake.errors import CdcLakeError, DamagedFileError
 from cdc_lake.lake.lake import Lake, topic_of
-from cdc_lake.lake.readers import FilesReader, Reader, SparkReader, without_spark
-from cdc_lake.lake.states import TableState, bronze_state, gold_state, seconds_since, silver_state
+from cdc_lake.lake.readers import (
+    FilesReader,
+    Reader,
+    SparkReader,
+    TableState,
+    bronze_state,
+    gold_state,
+    seconds_since,
+    silver_state,
+    without_spark,
+)
 from cdc_lake.runs.context import PARALLEL_READS, files_of, lake_of, latest_reports, model_header, select
 from cdc_lake.runs.report import Freshness, Report, ReportedError
 from cdc_lake.runs.servers import SourceView
@@ -142,7 +151,6 @@ def status(
     Args:
         tables: names or globs of topics and gold models.
         spark: the session (default: a new one, if a table cannot be read without Spark).
-        source: where the topics are (default: that of the settings).
 
     Raises:
         UnknownTableError: a name or glob matches no table.
@@ -187,7 +195,6 @@ def status(
 def _read_topics(
     lake: Lake, files: Files, topics: Sequence[str], session: Callable[[], SparkSession], view: SourceView
 ) -> list[TableStatus]:
-    """The status of the topics' bronze and silver tables."""
     found, logs, plain = list[TableStatus](), view.logs(topics), FilesReader(lake, files)
     with ThreadPoolExecutor(PARALLEL_READS) as pool:
         read = list(pool.map(lambda topic: without_spark(partial(read_topic, lake, plain, topic)), topics))

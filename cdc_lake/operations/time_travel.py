@@ -20,11 +20,12 @@ from pyspark.sql.types import MapType, StructField, StructType
 from cdc_lake.columns import BATCH, DELETED, KAFKA_TYPE, KEY, SILVER_META
 from cdc_lake.config import Config, TableConfig
 from cdc_lake.config.gold_models import model_names
-from cdc_lake.decode.envelope import TRUNCATE, is_snapshot_end
+from cdc_lake.decode.envelope import TRUNCATE
 from cdc_lake.errors import ConfigError, ExpiredError, TimeTravelError, UnknownTableError
+from cdc_lake.fold.table_events import SNAPSHOT_ENDS
 from cdc_lake.lake.lake import BronzeTable, Lake, SilverTarget
 from cdc_lake.points import Offset, Point, SourceTime, iso, milliseconds
-from cdc_lake.runs.context import lake_of, only_one, open_gold, select, select_landed
+from cdc_lake.runs.context import lake_of, model_header, only_one, select, select_landed
 from cdc_lake.runs.report import TableReport
 from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.events import kafka_position
@@ -69,7 +70,7 @@ def _bronze(lake: Lake, table: str, spark: SparkSession) -> BronzeTable:
 def _gold(lake: Lake, models: str, table: str, spark: SparkSession) -> Table[GoldProgress]:
     names, cure = model_names(Path(models)), "see `gold.models` in the settings"
     name = only_one(select([table], names, f"model in {Path(models)}", cure), table)
-    gold = open_gold(lake, models, name, spark)
+    gold = lake.gold(spark, name, model_header(models, name).table)
     if not gold.exists():
         raise UnknownTableError(name, "the gold table does not exist yet", "run the gold job first")
     return gold
@@ -237,7 +238,7 @@ def _check_snapshot_has_ended(rows: DataFrame, point: SourceTime, topic: str) ->
     the table is known from its first event on.
     """
     is_row = (F.col("op") == "r") & ~F.col("snapshot").eqNullSafe("incremental")
-    first_end = F.min(F.when(is_snapshot_end(F.col("snapshot")), kafka_position()))
+    first_end = F.min(F.when(F.col("snapshot").isin(*SNAPSHOT_ENDS), kafka_position()))
     first_other = F.min(F.when(~is_row, kafka_position()))
     of_rows = rows.where(F.col("tombstone_of").isNull() & (F.col("key").isNotNull() | (F.col("op") == TRUNCATE)))
     summary = of_rows.agg(

@@ -267,12 +267,7 @@ class SharedColumn:
 
 @dataclass(frozen=True)
 class Shared:
-    """The columns of a table that are compared.
-
-    Attributes:
-        key: the key columns.
-        others: the other columns.
-    """
+    """The columns of a table that are compared."""
 
     table: SourceTable
     key: Sequence[SharedColumn]
@@ -308,8 +303,6 @@ def shared_columns(
     """The columns to compare, and why others are not compared, by name.
 
     Args:
-        table: the source's table.
-        silver: silver's columns.
         keys: names of the key columns in silver.
         columns_in_silver: maps a source column to its columns in silver.
 

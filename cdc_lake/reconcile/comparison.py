@@ -81,12 +81,7 @@ class RangeComparison:
 
 
 def differing_ranges(source: SplitSource, silver: SumSilver, rows: int) -> RangeComparison:
-    """Compare two tables range by range, and split the ranges that differ as long as that narrows them down.
-
-    Args:
-        source, silver: the sides.
-        rows: number of rows in the source.
-    """
+    """Compare two tables range by range, and split the ranges that differ as long as that narrows them down."""
     comparison = RangeComparison(differing=[Range(None, None)], differing_rows=rows)
     size, smaller = math.inf, _size(rows)
     while comparison.differing and smaller <= size / 2:

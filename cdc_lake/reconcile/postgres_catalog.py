@@ -114,7 +114,6 @@ class SourceColumn:
 
     @property
     def is_key(self) -> bool:
-        """Whether it is part of the primary key."""
         return self.key_place is not None
 
     @property
@@ -153,7 +152,6 @@ class SourceTable:
 
     @property
     def qualified(self) -> str:
-        """Its quoted name in SQL."""
         return sql.Identifier(self.schema, self.name).as_string()
 
     def topic(self, prefix: str) -> str:

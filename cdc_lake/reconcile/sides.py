@@ -97,12 +97,7 @@ def lsn_of_source(connection: psycopg.Connection[Any]) -> int:
 
 
 class SourceRows:
-    """A table's rows as canonical texts, in the transaction of a connection.
-
-    Args:
-        connection: a connection in a transaction.
-        shared: the columns to compare.
-    """
+    """A table's rows as canonical texts, in the transaction of a connection."""
 
     def __init__(self, connection: psycopg.Connection[Any], shared: Shared) -> None:
         self._connection = connection
@@ -117,7 +112,6 @@ class SourceRows:
         self._digest = f"md5({join_in_source([*key, *self._texts])})"
 
     def count(self) -> int:
-        """The number of rows."""
         ((rows,),) = self._stream(f"SELECT count(*) FROM {self._table}", {})
         return int(rows)
 
@@ -188,7 +182,6 @@ class SilverRows:
 
     Args:
         rows: the rows of one version, including silver's own columns.
-        shared: the columns to compare.
     """
 
     def __init__(self, rows: DataFrame, shared: Shared) -> None:

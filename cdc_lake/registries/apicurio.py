@@ -167,7 +167,6 @@ class ApicurioRegistry:
         return causes or [str(content.get("title") or content.get("message") or f"it responded with {status}")]
 
     def _part(self, answer: Any, name: str) -> Any:
-        """A required part of a response."""
         try:
             return answer[name]
         except (KeyError, TypeError) as exc:
@@ -193,7 +192,6 @@ class ApicurioRegistry:
         return text, self._references(path)
 
     def _references(self, path: str) -> list[str]:
-        """The paths of a schema's references."""
         references = self._http.get_json(f"{self._base}/{path}/references") or []
         try:
             return [_path_of(reference) for reference in references]

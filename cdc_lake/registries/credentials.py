@@ -130,6 +130,19 @@ def access_to(config: RegistryConfig) -> tuple[Endpoint, Credentials]:
     return endpoint, ClientCredentials(provider, oauth.client_id, secret(oauth.client_secret), oauth.scope)
 
 
+def login(reference: str) -> Credentials:
+    """The credentials of a secret that is `user:password` or a token.
+
+    Args:
+        reference: see `cdc_lake.config.secret`.
+
+    Raises:
+        ConfigError: the secret does not exist, or is neither.
+    """
+    user, is_basic, password = secret(reference).get_secret_value().partition(":")
+    return Basic(user, SecretStr(password)) if is_basic else Bearer(reference)
+
+
 def proxy_address(proxy: str | None) -> SecretStr | None:
     """The URL of the settings' proxy, which may contain a password.
 

@@ -78,15 +78,12 @@ class Endpoint:
         )
 
     def status_error(self, status: int, path: str) -> CdcLakeError:
-        """The error of an HTTP status other than success."""
         if status in _REJECTION_STATUSES:
             return self.rejection_error(status, path)
         return self.unavailable_error(f"it responded with {status} for {path}")
 
 
 class Credentials(Protocol):
-    """Credentials of requests."""
-
     def authorization(self) -> str | None:
         """The value of the `Authorization` header; none without credentials."""
 
@@ -99,7 +96,11 @@ class Credentials(Protocol):
 
 
 class HttpClient:
-    """HTTP requests with retries."""
+    """HTTP requests with retries.
+
+    Each raises `ConfigError` if the server rejects the credentials, and `InfrastructureError` if the server does not
+    respond, or with an error.
+    """
 
     def __init__(self, endpoint: Endpoint, credentials: Credentials) -> None:
         self._endpoint = endpoint
@@ -130,10 +131,6 @@ class HttpClient:
 
         Returns:
             The response's text; none for 404.
-
-        Raises:
-            ConfigError: the server rejects the credentials.
-            InfrastructureError: the server does not respond, or with an error.
         """
         url = f"{self._endpoint.url}/{path}"
         status, text = self._request("GET", url)
@@ -156,10 +153,6 @@ class HttpClient:
 
         Returns:
             The status, and the response's JSON. The caller handles statuses from 400 to 499 except 401 and 403.
-
-        Raises:
-            ConfigError: the server rejects the credentials.
-            InfrastructureError: the server does not respond, or with an error from 500 on.
         """
         url = f"{self._endpoint.url}/{path}"
         body = content if isinstance(content, str) else json.dumps(content)
@@ -172,12 +165,7 @@ class HttpClient:
         return status, self._json(text) if text else None
 
     def post_form(self, form: Mapping[str, str]) -> Any:
-        """POST a form to the endpoint's URL; the response's JSON.
-
-        Raises:
-            ConfigError: the server rejects the credentials.
-            InfrastructureError: the server does not respond, or with an error.
-        """
+        """POST a form to the endpoint's URL; the response's JSON."""
         status, text = self._request("POST", self._endpoint.url, form)
         if status == requests.codes.bad_request:  # RFC 6749 §5.2: for a wrong client id, secret or scope
             raise self._endpoint.rejection_error(status, "a token")
@@ -232,7 +220,6 @@ class HttpClient:
 
 
 def _why(exc: requests.RequestException) -> str:
-    """Why there is no response."""
     reason = getattr(exc.args[0] if exc.args else None, "reason", None)
     if isinstance(reason, NameResolutionError):
         return "its host name is unknown"

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 from cdc_lake.decode.schemas import SchemaError, Tree, differences, parse
 from cdc_lake.errors import IncompatibleSchemaError
+from cdc_lake.registries.registry import Registry
 
 KEY_SUFFIX, VALUE_SUFFIX = "-key", "-value"
 """Suffixes that make a topic's subjects."""
@@ -32,19 +33,12 @@ class SubjectVersion:
     id: int
 
 
-class Subjects(Protocol):
+class Subjects(Registry, Protocol):
     """A registry in which schemas can be registered.
 
     Each method raises `ConfigError` if the registry rejects the credentials, and `InfrastructureError` if it does not
     respond, or not as a registry.
     """
-
-    @property
-    def namespaces(self) -> tuple[str, ...]:
-        """See `Registry`."""
-
-    def check(self) -> None:
-        """See `Registry`."""
 
     def subjects(self) -> list[str]:
         """All subjects, sorted."""

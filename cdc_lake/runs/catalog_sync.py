@@ -17,14 +17,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from cdc_lake.catalogs import open_catalog
-from cdc_lake.catalogs.catalog import PATH, Catalog, Entry, check_is_ours, differences, is_below, names_of
+from cdc_lake.catalogs.catalog import PATH, Catalog, Entry, check_is_ours, differences, is_below
 from cdc_lake.config import CatalogConfig, Config, StorageConfig, joint_name
 from cdc_lake.config.gold_models import model_names
 from cdc_lake.decode.schema_texts import column_comments
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
-from cdc_lake.lake.lake import Lake, gold_table
+from cdc_lake.lake.lake import Lake
 from cdc_lake.lake.readers import FilesReader, Reader, SparkReader, without_spark
-from cdc_lake.runs.context import PARALLEL_READS, OpenRun, Run, gold_storage, lake_of, needs_hadoop, select
+from cdc_lake.runs.context import PARALLEL_READS, OpenRun, Run, lake_of, model_header, needs_hadoop, select
 from cdc_lake.runs.report import ReportedError
 from cdc_lake.spark.session import build_session, hadoop, is_alive, lake_files
 from cdc_lake.storage.files import Files
@@ -51,8 +51,6 @@ class EntryReport(BaseModel):
 
 
 class CatalogReport(BaseModel):
-    """The entries of tables in the catalog."""
-
     entries: list[EntryReport] = []
 
     @property
@@ -105,7 +103,6 @@ def check_catalog(
     Args:
         tables: topic names or globs; for gold, names of models.
         layers: the layers of the tables (default: `catalog.layers`).
-        spark: the session (default: a new one, if needed).
 
     Raises:
         UnknownTableError: a name or glob matches no table.
@@ -184,8 +181,8 @@ def _lake_table(lake: Lake, models: str, layer: str, name: str) -> _LakeTable:
         return _LakeTable(layer, name, target.path, target.storage, target.open)
     path = lake.path(layer, name)
     if layer == "gold":
-        storage = gold_storage(models, name)
-        return _LakeTable(layer, name, path, storage, lambda spark: gold_table(spark, path, storage))
+        storage = model_header(models, name).table
+        return _LakeTable(layer, name, path, storage, lambda spark: lake.gold(spark, name, storage))
     return _LakeTable(layer, name, path, StorageConfig(), lambda spark: lake.bronze(spark, name))
 
 
@@ -242,11 +239,13 @@ def _put(catalog: Catalog, entry: Entry) -> None:
 
 
 def _entry(catalog: CatalogConfig, lake: Lake, reader: Reader, files: Files, table: _LakeTable) -> Entry | None:
-    """The catalog entry of a table; None if the table does not exist."""
+    """The catalog entry of a table; None if it does not exist, or is in Iceberg's own catalog."""
+    if table.stored_in.format == "iceberg":
+        return None
     columns = reader.columns(table.path, table.stored_in.format, table.open)
     if columns is None:
         return None
-    database, name = names_of(catalog, table.layer, table.table)
+    database, name = catalog.name_of(table.layer, table.table)
     fields = table.stored_in.partitions
     comments = dict[str, str]()
     if table.layer == "silver" and (fingerprint := _latest_value_schema(reader, table.table.partition("@")[0])):

@@ -27,8 +27,6 @@ from cdc_lake.spark.session import hadoop, lake_files
 from cdc_lake.storage.exhaustion import exhaustion_error
 from cdc_lake.storage.files import Files, LocalFiles, is_draft
 from cdc_lake.storage.hadoop import HadoopFiles
-from cdc_lake.tables.contract import P, Table
-from cdc_lake.tables.progress import GoldProgress
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +36,7 @@ PARALLEL_READS = 16
 
 def lake_of(config: Config) -> Lake:
     """The lake of the settings. Each command creates one and passes it on."""
-    return Lake(config.lake.root, lambda topic: config.table(topic).storage)
+    return Lake(config.lake.root, lambda topic: config.table(topic).storage, config.catalog, config.lake.iceberg)
 
 
 @dataclass(frozen=True)
@@ -200,24 +198,6 @@ def needs_hadoop(lake: Lake, files: Files) -> bool:
     return isinstance(files, LocalFiles) and not lake.names(files)
 
 
-def open_gold(lake: Lake, models: str, name: str, spark: SparkSession) -> Table[GoldProgress]:
-    """A model's table, which may not exist yet.
-
-    Raises:
-        ModelError: the model does not exist, or its header is wrong.
-    """
-    return lake.gold(spark, name, gold_storage(models, name))
-
-
-def gold_storage(models: str, name: str) -> StorageConfig:
-    """The format of a model's table.
-
-    Raises:
-        ModelError: the model does not exist, or its header is wrong.
-    """
-    return model_header(models, name).table
-
-
 def model_header(models: str, name: str) -> Header:
     """The header of a model.
 
@@ -292,15 +272,6 @@ class Leases:
         """
         if table in self._held:
             self._held[table].check()
-
-    def recover(self, table: Table[P], report: TableReport) -> None:
-        """Repair what a killed run left incomplete in a table, and add warnings to the report.
-
-        Raises:
-            DamagedFileError: a commit is incomplete, and later ones build on it.
-        """
-        for what in table.recover():
-            report.warn(what)
 
     def _lease(self, table: str) -> Lease:
         return self._lake.lease(self._files, self._layer, table, self._run_id, self._settings.seconds)

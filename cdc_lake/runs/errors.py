@@ -13,6 +13,7 @@ from cdc_lake.sources.files import OVERLAP
 from cdc_lake.storage.exhaustion import exhaustion_error
 from cdc_lake.storage.hadoop import ACCESS_DENIED
 from cdc_lake.tables.damage import damage_error, with_cure
+from cdc_lake.tables.iceberg_catalog import catalog_error
 
 _LOST_NODE_SIGNS = ("ExecutorLostFailure", "FetchFailed", "no longer alive", "Worker lost", "worker lost")
 """Spark's messages if a lost executor had data that Spark does not recompute; the third is about checkpoints."""
@@ -72,6 +73,8 @@ def _translate_spark_error(table: str, error: Exception) -> CdcLakeError:
             f"the cluster lost a node during a batch: {first_line(error)}",
             "run again; the batch was not committed",
         )
-    return damage_error(error, table) or CdcLakeError(
-        table, f"Spark failed: {first_line(error)}", "run again with --debug to see where"
+    return (
+        damage_error(error, table)
+        or catalog_error(error)
+        or CdcLakeError(table, f"Spark failed: {first_line(error)}", "run again with --debug to see where")
     )

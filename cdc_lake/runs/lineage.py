@@ -81,7 +81,6 @@ def _client_config(to: str) -> dict[str, Any]:
 
 
 def _events(run: Run, files: Files, table_report: TableReport) -> "Iterator[RunEvent]":
-    """The events of a table."""
     from openlineage.client import event_v2
     from openlineage.client.facet_v2 import error_message_run
 

@@ -21,8 +21,15 @@ from pyspark.sql import SparkSession
 from cdc_lake.config import MetricsConfig
 from cdc_lake.errors import CdcLakeError, InstallationError
 from cdc_lake.lake.lake import topic_of
-from cdc_lake.lake.readers import FilesReader, NeedsSparkError, without_spark
-from cdc_lake.lake.states import TableState, bronze_state, gold_state, silver_state
+from cdc_lake.lake.readers import (
+    FilesReader,
+    NeedsSparkError,
+    TableState,
+    bronze_state,
+    gold_state,
+    silver_state,
+    without_spark,
+)
 from cdc_lake.runs.context import PARALLEL_READS, Run, model_header
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.storage.files import Files

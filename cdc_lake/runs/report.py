@@ -303,10 +303,11 @@ class TableReport(Timed, BaseModel):
         for name, number in rows.items():
             self.rows[name] = self.rows.get(name, 0) + number
 
-    def warn(self, warning: str) -> None:
-        """Add a warning, unless the report has it already."""
-        if warning not in self.warnings:
-            self.warnings.append(warning)
+    def warn(self, *warnings: str) -> None:
+        """Add warnings, except those that the report has already."""
+        for warning in warnings:
+            if warning not in self.warnings:
+                self.warnings.append(warning)
 
     def fail(self, error: CdcLakeError) -> None:
         self.status = "failed"

@@ -97,7 +97,6 @@ class TableScheduler:
         skipped: layer -> table -> the error for which continuous runs skip it.
 
     Args:
-        parallel: number of threads.
         spark: the session of the first thread (default: a new one).
         watch: called with the reports of the layers that run together when they start.
         is_rolling: process tables again as soon as they have new data, instead of in the next run.

@@ -19,10 +19,10 @@ from cdc_lake.fold.rules import INSERTS, State
 from cdc_lake.fold.table_events import SnapshotMarker, TableEvents, Truncate, table_events
 from cdc_lake.runs.report import TableReport
 from cdc_lake.runs.user_sql import UNMET, check_expectations, with_unmet
-from cdc_lake.silver import side_entries
 from cdc_lake.silver.batch_schemas import BatchSchemas, schemas_and_frames
 from cdc_lake.silver.events import events, is_change, kafka_position
 from cdc_lake.silver.key_changes import has_key_change_headers
+from cdc_lake.silver.rows import forgotten, rejected_entries, remembered_table_events, side_rows
 from cdc_lake.silver.table import SilverTable
 from cdc_lake.spark.arrow_stage import fit_in_driver, in_driver
 from cdc_lake.spark.expressions import built_once
@@ -168,7 +168,7 @@ class Batch:
             RefusedError: the batch has truncates that the settings do not allow.
         """
         if self.remembers(TABLE_ENTRY):
-            self.remembered_table_events = side_entries.remembered_table_events(self.remembered)
+            self.remembered_table_events = remembered_table_events(self.remembered)
         self.table_events, counts = self.remembered_table_events, self.counts
         if not (counts.truncates or counts.markers):
             return
@@ -326,12 +326,12 @@ class Batch:
         """
         parts = []
         if self.rejected is not None:
-            parts.append(side_entries.rejected_entries(self.rejected))
+            parts.append(rejected_entries(self.rejected))
         if self.counts.late and self.remembers(REJECTED_ENTRY):
             entries = self._rejected_before(are_back=True)
             if self.rejected is not None:
                 entries = entries.join(self.rejected.select(KAFKA), KAFKA, "left_anti")
-            parts.append(side_entries.forgotten(entries))
+            parts.append(forgotten(entries))
         return parts
 
     def _rejected_before(self, *, are_back: bool) -> DataFrame:
@@ -353,7 +353,7 @@ class Batch:
         if not parts:
             return self.pin
         now_ms = time.time_ns() // 1_000_000
-        entries = side_entries.side_rows(parts, batch=commit, at_ms=now_ms)
+        entries = side_rows(parts, batch=commit, at_ms=now_ms)
         retention_days = self.table.settings.deletes.retention_days
         return self.table.side.write(self.pin, entries, at_ms=now_ms, memory_days=retention_days)
 

@@ -48,11 +48,9 @@ class BatchSchemas:
     """The schemas of a batch's records, and the columns that follow from them.
 
     Attributes:
-        table: the table's name, for messages.
         keys: the schemas of Kafka's keys, the last event's last.
         key_trees: the trees of the primary keys: of `keys`, or of columns of the row if the settings name them.
         values: in order of first use.
-        frames: the frames of the records.
         layout_change: silver's columns.
     """
 
@@ -72,7 +70,6 @@ class BatchSchemas:
 
     @property
     def layout(self) -> Layout:
-        """Silver's columns."""
         return self.layout_change.layout
 
     @cached_property

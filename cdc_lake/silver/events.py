@@ -36,7 +36,6 @@ def sent_columns(
     """The columns of schemas, with the types that a table stores.
 
     Args:
-        keys: the schemas of keys.
         values: the schemas of values, in order of first use.
         newest: the value schema that was used last. JSON without a schema does not list the columns.
     """
@@ -239,7 +238,6 @@ def with_deletes(events: DataFrame, condition: str, table: str) -> DataFrame:
     Args:
         events: `events()`' columns.
         condition: SQL on silver's columns; null counts as not met.
-        table: its name, for messages.
 
     Columns out: those of `events`.
 

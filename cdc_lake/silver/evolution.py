@@ -168,7 +168,6 @@ def evolve_layout(
     """The columns that a table needs for its stored rows and new events.
 
     Args:
-        sent: the columns of the events.
         stored: the table's columns; none if the table is new.
         retired: the columns that the source already no longer sent.
         known: the columns of the table that is rebuilt, whose names are kept.

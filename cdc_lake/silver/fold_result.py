@@ -11,18 +11,26 @@ from cdc_lake.columns import IMAGE_ENTRY, KEY, quoted
 from cdc_lake.errors import DataLossError, DuplicateKeyError
 from cdc_lake.fold.stream import LIFETIME_PIECE, ROW_PIECE, VALUES_PIECE
 from cdc_lake.fold.table_events import TableEvents
-from cdc_lake.silver import key_changes, side_entries
+from cdc_lake.silver import key_changes
 from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.batch_schemas import BatchSchemas
 from cdc_lake.silver.events import with_rows
-from cdc_lake.silver.rows import INHERITED_COLUMNS, OTHER_VALUES, RowSchema, changes, collect_large_values
+from cdc_lake.silver.rows import (
+    INHERITED_COLUMNS,
+    OTHER_VALUES,
+    RowSchema,
+    changes,
+    collect_large_values,
+    forgotten,
+    key_entries,
+    key_is_remembered,
+    table_entries,
+)
 from cdc_lake.spark.expressions import built_once
 from cdc_lake.tables.contract import Changes
 
 _NAMED_KEYS = 10
 """Number of keys listed in an error."""
-
-
 _CLOCK_LAG_MS = 1000
 """Events that are older than this by the clock alone are reported."""
 _RESET_KEYS = 10
@@ -107,7 +115,7 @@ class Totals:
             number(role == VALUES_PIECE),
             number(role == LIFETIME_PIECE),
             number(F.col("moved_by").isNotNull() & (role == ROW_PIECE)),
-            number((role == ROW_PIECE) & (side_entries.key_is_remembered() | F.col("has_memory"))),
+            number((role == ROW_PIECE) & (key_is_remembered() | F.col("has_memory"))),
         )
 
 
@@ -148,7 +156,6 @@ class FoldResult:
         }
 
     def changes(self, commit: int) -> Changes:
-        """The rows to write."""
         rows, large = self._decoded(self._rows), self._row_schema.large
         if self.totals.other_values:
             other_values = collect_large_values(
@@ -221,8 +228,8 @@ class FoldResult:
         batch, large = self.batch, list(self.schemas.large)
         parts = []
         if self.totals.entries:
-            parts.append(side_entries.key_entries(self._rows))
-        table_events = side_entries.table_entries(batch.table.spark, batch.remembered_table_events, self.table_events)
+            parts.append(key_entries(self._rows))
+        table_events = table_entries(batch.table.spark, batch.remembered_table_events, self.table_events)
         if table_events is not None:
             parts.append(table_events)
         if large and self.totals.ended:
@@ -230,7 +237,7 @@ class FoldResult:
         if self.refold is not None and batch.remembers(IMAGE_ENTRY):
             # The refold writes images again. Those with other IDs are of lifetimes that it did not find.
             old = batch.remembered.where(F.col("kind") == IMAGE_ENTRY).join(self.refold, "key", "left_semi")
-            parts.append(side_entries.forgotten(old.join(self._ended_lifetimes.select("id"), "id", "left_anti")))
+            parts.append(forgotten(old.join(self._ended_lifetimes.select("id"), "id", "left_anti")))
         return parts
 
     def check_one_row_per_key(self) -> None:

@@ -4,12 +4,11 @@ One exchange brings each key's history together: its row in silver, its side-tab
 their bytes. `fold.arrow` folds it, and the result is decoded once. See docs/explanation/silver.md.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StructType
@@ -37,6 +36,7 @@ from cdc_lake.silver.events import events, is_change
 from cdc_lake.silver.fold_result import FoldResult, Totals, rows_with_keys, string_array
 from cdc_lake.spark.arrow_stage import map_in_arrow, map_in_driver
 from cdc_lake.spark.expressions import built_once, of_batch
+from cdc_lake.spark.session import session_settings
 
 _ARROW_ROWS, _ARROW_BYTES = 10_000, 64 << 20
 """Limits of an Arrow batch, which has at least one record."""
@@ -117,7 +117,9 @@ def _fold_rows(
     if batch.progress is not None:
         history = _with_stored(batch, schemas, history, refold)
     fold = partial(arrow.fold, rules=rules)
-    with _arrow_batches(batch.table.spark, writers["largest"]):
+    # Arrow batches stay small if records are large: Spark limits the number of rows only.
+    arrow_rows = min(_ARROW_ROWS, max(_ARROW_BYTES // max(writers["largest"], 1), 1))
+    with session_settings(batch.table.spark, {_ARROW_SETTING: str(arrow_rows)}):
         if is_in_driver:
             # Not `coalesce`, with which one task would read all of a large silver.
             pieces = map_in_driver(history.repartition(1).sortWithinPartitions(*_IN_ORDER), fold, schema)
@@ -156,7 +158,6 @@ def single_inserts(history: DataFrame, schema: StructType, large: Sequence[str])
 
     Args:
         history: the events, in the columns that `fold.arrow` takes.
-        schema: the schema of the pieces.
         large: the columns that an event may omit.
     """
     own = {name: F.col(name) for name in history.columns if name not in ("key_change", "seen")} | {
@@ -172,17 +173,6 @@ def single_inserts(history: DataFrame, schema: StructType, large: Sequence[str])
     defaults: dict[DataType, Column] = {BooleanType(): F.lit(False), IntegerType(): F.lit(0), LongType(): F.lit(0)}
     columns = (own.get(field.name, defaults.get(field.dataType, F.lit(None))).cast(field.dataType) for field in schema)
     return history.select(*(column.alias(field.name) for column, field in zip(columns, schema, strict=True)))
-
-
-@contextmanager
-def _arrow_batches(spark: SparkSession, largest: int) -> Iterator[None]:
-    """Keep Arrow batches small if records are large: Spark limits the number of rows only."""
-    before = spark.conf.get(_ARROW_SETTING)
-    spark.conf.set(_ARROW_SETTING, str(min(_ARROW_ROWS, max(_ARROW_BYTES // max(largest, 1), 1))))
-    try:
-        yield
-    finally:
-        spark.conf.set(_ARROW_SETTING, str(before))
 
 
 def _events(batch: Batch, schemas: BatchSchemas, rows: DataFrame, *, has_key_changes: bool) -> DataFrame:

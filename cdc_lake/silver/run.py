@@ -115,20 +115,17 @@ class SilverLayer(Layer):
 
 @dataclass(frozen=True)
 class _SilverWork(Work):
-    """The work of silver on its tables."""
-
     run: OpenRun
     layer: SilverLayer
     collisions: Mapping[str, Mapping[str, str]]
 
     def process_next(self, spark: SparkSession, report: TableReport) -> bool:
-        target, lake, leases = self.layer.targets[report.table], self.run.lake, self.run.leases
-        files = self.run.files
+        target, lake, files = self.layer.targets[report.table], self.run.lake, self.run.files
         if not report.batches:
             for layer in ("silver", "side"):
                 lake.check_is_in_no_table(files, layer, target.name)
         table = SilverTable.open(lake, target, spark, self.run.config.table(target.topic))
-        leases.recover(table.silver, report)
+        report.warn(*table.silver.recover())
         progress = _progress(table.silver, report)
         if progress is None:
             for path in (target.path, target.side):
@@ -166,7 +163,8 @@ class _SilverWork(Work):
                 else "silver has no progress for this bronze table"
             )
             report.warn(f"{why}; all of bronze is compared with silver")
-        max_bytes = batch_bytes(spark, table.settings.read.max_batch_bytes, self.layer.parallel)
+        # Parquet's reader takes three times the bytes of large values, and their decoded copies as much again.
+        max_bytes = batch_bytes(spark, table.settings.read.max_batch_bytes, self.layer.parallel, share=12)
         first = reached + 1
         while first <= newest:
             # Compare all batches at once: a key refolded from a part of bronze would go back.

@@ -40,7 +40,6 @@ class SilverTable:
 
     Attributes:
         name: silver's name, see `SilverTarget`.
-        bronze: the bronze table.
         version: its version.
         landed: its progress at the version.
         bronze_rows: its rows at the version.
@@ -117,7 +116,6 @@ class SilverTable:
 
     @property
     def partitions(self) -> int:
-        """Number of partitions of the topic."""
         return len(self.landed.position)
 
     @property
@@ -235,7 +233,7 @@ class SilverTable:
             raise ConfigError(
                 f"{self.name}.{name}",
                 f"another program renamed the column to `{now}` in silver",
-                f"rename it back: ALTER TABLE delta.{quoted(self.silver.path)} RENAME COLUMN {quoted(now)} TO "
+                f"rename it back: ALTER TABLE {self.silver.sql_name} RENAME COLUMN {quoted(now)} TO "
                 f"{quoted(name)}; or set `schema.rename: {{{name}: {now}}}` for this table",
             )
 

@@ -68,16 +68,10 @@ class TopicSchemas:
     value: str
 
 
-def handwritten_schema(folder: Path, subject: str) -> str | None:
-    """The schema in `<folder>/<subject>.avsc`; none if the file does not exist."""
-    file = folder / f"{subject}.avsc"
-    return file.read_text(encoding="utf-8") if file.is_file() else None
-
-
 def topic_schemas(
     spark: SparkSession, columns: StructType, keys: Sequence[str], topic: str, folder: Path, *, doc: str = ""
 ) -> TopicSchemas:
-    """A topic's schemas: handwritten if there is a file, otherwise derived.
+    """A topic's schemas: handwritten if there is a file `<folder>/<subject>.avsc`, otherwise derived.
 
     Args:
         keys, doc: see `derived_schemas`.
@@ -85,11 +79,12 @@ def topic_schemas(
     Raises:
         IncompatibleSchemaError: a handwritten schema does not match the columns, or Avro cannot represent a column.
     """
-    key, value = (handwritten_schema(folder, f"{topic}{suffix}") for suffix in (KEY_SUFFIX, VALUE_SUFFIX))
+    files = [folder / f"{topic}{suffix}.avsc" for suffix in (KEY_SUFFIX, VALUE_SUFFIX)]
+    key, value = (file.read_text(encoding="utf-8") if file.is_file() else None for file in files)
     if key is not None:
-        check_fits(spark, StructType(_keys(columns, keys)), key, str(folder / f"{topic}{KEY_SUFFIX}.avsc"))
+        check_fits(spark, StructType(_keys(columns, keys)), key, str(files[0]))
     if value is not None:
-        check_fits(spark, columns, value, str(folder / f"{topic}{VALUE_SUFFIX}.avsc"))
+        check_fits(spark, columns, value, str(files[1]))
     if key is not None and value is not None:
         return TopicSchemas(key, value)
     derived = derived_schemas(columns, keys, topic, doc=doc)
@@ -163,13 +158,11 @@ def required_fields(text: str) -> list[str]:
     return [name for name, tree in fields(parse(text)).items() if not is_nullable(tree)]
 
 
-def avro_body(names: Sequence[str], text: str) -> Column:
-    """Columns encoded as an Avro record, binary."""
-    return to_avro(F.struct(*(F.col(quoted(name)) for name in names)), text)
-
-
-def add_frame(body: Column, framing: str, schema_id: int) -> Column:
-    """A body after its frame, a zero byte and the schema id, if `framing` has one; null if the body is null."""
+def framed(text: str, framing: str, schema_id: int) -> Column:
+    """The columns of a record schema, encoded with it, binary; after a zero byte and the schema id, if `framing` has
+    such a frame.
+    """
+    body = to_avro(F.struct(*(F.col(quoted(name)) for name in fields(parse(text)))), text)
     size = _ID_BYTES.get(framing)
     return body if size is None else F.concat(F.lit(b"\0" + schema_id.to_bytes(size, "big")), body)
 
@@ -186,7 +179,6 @@ def frame_headers(framing: str, side: Side, kind: str, schema_id: int) -> dict[s
 
 
 def _keys(columns: StructType, keys: Sequence[str]) -> list[StructField]:
-    """The key columns, in the order of `keys`."""
     by_name = {column.name.casefold(): column for column in columns}
     return [by_name[key.casefold()] for key in keys]
 

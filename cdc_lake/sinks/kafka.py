@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from py4j.protocol import Py4JJavaError
@@ -13,7 +12,6 @@ from pyspark.sql.types import StructType
 from cdc_lake.brokers import BrokerLogin
 from cdc_lake.columns import GONE, quoted
 from cdc_lake.config.gold_models import TopicSink
-from cdc_lake.decode.schemas import fields, parse
 from cdc_lake.errors import ConfigError, IncompatibleSchemaError, UnsupportedError
 from cdc_lake.registries.subjects import (
     KEY_SUFFIX,
@@ -24,7 +22,7 @@ from cdc_lake.registries.subjects import (
     check_compatible,
     register_compatible,
 )
-from cdc_lake.sinks.avro import TopicSchemas, add_frame, avro_body, frame_headers, required_fields, topic_schemas
+from cdc_lake.sinks.avro import TopicSchemas, frame_headers, framed, required_fields, topic_schemas
 from cdc_lake.sinks.topic import KafkaTopic
 
 BATCH_HEADER = "cdc_lake.batch"
@@ -42,7 +40,6 @@ class KafkaSink:
         bootstrap_servers: host:port, comma separated.
         timeout_seconds: for one request to the broker.
         by_hand: folder of handwritten schemas, `<subject>.avsc`; missing ones are derived.
-        login: client settings.
     """
 
     def __init__(
@@ -83,7 +80,9 @@ class KafkaSink:
             what = "only Apicurio's deserializers read schema ids from headers"
             raise UnsupportedError(f"topic {topic}", what, "set `framing: id4`, or registry.type to `apicurio`")
         schemas = topic_schemas(spark, columns, keys, topic, self._by_hand, doc=doc)
-        self._check_topic()
+        if not self._topic.exists() and not self._settings.create:
+            cure = "create it with cleanup.policy=compact, or remove `create: false` from the model's header"
+            raise ConfigError(f"topic {self._topic.name}", "the topic does not exist", cure)
         if self._subjects.version(f"{topic}{VALUE_SUFFIX}") is not None:
             self._hold_to_level()
         check_compatible(self._subjects, f"{topic}{KEY_SUFFIX}", schemas.key)
@@ -111,35 +110,26 @@ class KafkaSink:
         count = _count_checked(rows, schemas, self._settings.topic)
         if not count:
             return 0
-        self._create()
-        sides = self._register(schemas)
-        self._produce(_records(rows, sides, self._settings.framing, batch))
+        self._topic.create(  # topics that a broker creates itself are not compacted
+            partitions=self._settings.partitions,
+            replication=self._settings.replication,
+            config={"cleanup.policy": "compact"},
+        )
+        key, value = self._register(schemas)
+        self._produce(_records(rows, key, value, self._settings.framing, batch))
         return count
 
-    def _register(self, schemas: TopicSchemas) -> "_Sides":
+    def _register(self, schemas: TopicSchemas) -> tuple[SubjectVersion, SubjectVersion]:
         topic = self._settings.topic
         key = register_compatible(self._subjects, f"{topic}{KEY_SUFFIX}", schemas.key)
         value = register_compatible(self._subjects, f"{topic}{VALUE_SUFFIX}", schemas.value)
         self._hold_to_level()
-        return _Sides(key, value)
+        return key, value
 
     def _hold_to_level(self) -> None:
         subject, level = f"{self._settings.topic}{VALUE_SUFFIX}", _LEVELS.get(self._settings.compatibility)
         if level and self._subjects.level(subject) == "NONE":
             self._subjects.set_level(subject, level)
-
-    def _check_topic(self) -> None:
-        """Check that the topic exists or may be created."""
-        if not self._topic.exists() and not self._settings.create:
-            cure = "create it with cleanup.policy=compact, or remove `create: false` from the model's header"
-            raise ConfigError(f"topic {self._topic.name}", "the topic does not exist", cure)
-
-    def _create(self) -> None:
-        """Create the topic if it does not exist. Topics that a broker creates itself are not compacted."""
-        settings = self._settings
-        self._topic.create(
-            partitions=settings.partitions, replication=settings.replication, config={"cleanup.policy": "compact"}
-        )
 
     def _produce(self, records: DataFrame) -> None:
         try:
@@ -150,14 +140,6 @@ class KafkaSink:
                 cure = "correct the query or the handwritten schema"
                 raise IncompatibleSchemaError(f"topic {self._topic.name}", what, cure) from exc
             raise
-
-
-@dataclass(frozen=True)
-class _Sides:
-    """The schema versions of keys and values."""
-
-    key: SubjectVersion
-    value: SubjectVersion
 
 
 def _count_checked(rows: DataFrame, schemas: TopicSchemas, topic: str) -> int:
@@ -174,20 +156,15 @@ def _count_checked(rows: DataFrame, schemas: TopicSchemas, topic: str) -> int:
     return int(total)
 
 
-def _records(rows: DataFrame, sides: _Sides, framing: str, batch: int) -> DataFrame:
+def _records(rows: DataFrame, key: SubjectVersion, value: SubjectVersion, framing: str, batch: int) -> DataFrame:
     """Rows for Spark's Kafka writer. Columns out: `key`, `value` binary, `headers`."""
-    key, value = (_side(side, framing) for side in (sides.key, sides.value))
-    always = {BATCH_HEADER: str(batch).encode(), **frame_headers(framing, "key", sides.key.kind, sides.key.id)}
-    with_value = always | frame_headers(framing, "value", sides.value.kind, sides.value.id)
+    always = {BATCH_HEADER: str(batch).encode(), **frame_headers(framing, "key", key.kind, key.id)}
+    with_value = always | frame_headers(framing, "value", value.kind, value.id)
     return rows.select(
-        key.alias("key"),
-        F.when(~_is_gone(), value).alias("value"),
+        framed(key.text, framing, key.id).alias("key"),
+        F.when(~_is_gone(), framed(value.text, framing, value.id)).alias("value"),
         F.when(_is_gone(), _headers(always)).otherwise(_headers(with_value)).alias("headers"),
     )
-
-
-def _side(version: SubjectVersion, framing: str) -> Column:
-    return add_frame(avro_body(list(fields(parse(version.text))), version.text), framing, version.id)
 
 
 def _headers(headers: Mapping[str, bytes]) -> Column:

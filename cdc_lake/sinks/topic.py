@@ -40,11 +40,12 @@ _RECORD_BYTES, _HEADER_BYTES = 512, 10
 class KafkaTopic:
     """A topic to write to.
 
+    Each method raises `ConfigError` if the broker rejects the request, and `InfrastructureError` if the broker does not
+    respond.
+
     Args:
-        name: the topic's name.
         bootstrap_servers: host:port, comma separated.
         timeout_seconds: for one request to the broker.
-        login: client settings.
         settings: where the user configures the topic, for messages.
     """
 
@@ -59,12 +60,7 @@ class KafkaTopic:
         self._admin = Admin(bootstrap_servers, login)
 
     def exists(self) -> bool:
-        """Whether the topic exists.
-
-        Raises:
-            ConfigError: the broker rejects the request.
-            InfrastructureError: the broker does not respond.
-        """
+        """Whether the topic exists."""
         self._admin.check_reachable(self._timeout, _CURE)
         asked = self._admin.client.describe_topics(TopicCollection([self.name]), request_timeout=self._timeout)
         return bool(self._answer(asked[self.name], unless=KafkaError.UNKNOWN_TOPIC_OR_PART))
@@ -75,10 +71,6 @@ class KafkaTopic:
         Args:
             replication: default: the broker's.
             config: the topic's settings.
-
-        Raises:
-            ConfigError: the broker rejects the request.
-            InfrastructureError: the broker does not respond.
         """
         if self.exists():
             return
@@ -104,10 +96,6 @@ class KafkaTopic:
 
         Args:
             records: `key`, `value` binary; `headers`.
-
-        Raises:
-            ConfigError: the broker rejects the records.
-            InfrastructureError: the broker does not respond.
         """
         timeout_ms = str(int(self._timeout * 1000))
         options = {

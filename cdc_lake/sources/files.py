@@ -23,6 +23,7 @@ from pyspark.sql.types import StructField, StructType
 from cdc_lake.columns import quoted
 from cdc_lake.decode.framing import FILE_HEADER
 from cdc_lake.decode.records import avro_schema
+from cdc_lake.decode.schema_texts import without_logical_types
 from cdc_lake.decode.schemas import SchemaError, fields, is_nullable, parse
 from cdc_lake.errors import CdcLakeError, ConfigError
 from cdc_lake.lake.schema_files import SchemaFiles
@@ -49,7 +50,6 @@ class FileRows:
     Files contain only values. A topic's key is restored from the row's columns if the key's schema is known.
 
     Args:
-        schemas: where their schemas are stored.
         key_schema: the Avro schema of its keys; none if they are not restored.
     """
 
@@ -170,13 +170,7 @@ def _headers(fingerprints: Mapping[str, str]) -> Column:
 
 def _plain(text: str) -> str:
     """An Avro schema without its logical types."""
-
-    def without(content: Any) -> Any:
-        if isinstance(content, dict):
-            return {name: without(part) for name, part in content.items() if name != "logicalType"}
-        return [without(part) for part in content] if isinstance(content, list) else content
-
-    return json.dumps(without(json.loads(text)), separators=(",", ":"))
+    return json.dumps(without_logical_types(json.loads(text)), separators=(",", ":"))
 
 
 class TopicFiles:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from itertools import takewhile
 
 from confluent_kafka import (
@@ -17,7 +18,6 @@ from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType  # ty
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_lake.brokers import Admin, BrokerLogin, permanent_error
-from cdc_lake.errors import CdcLakeError
 from cdc_lake.sources.logs import RECORD_COLUMNS, Span, TopicLog
 from cdc_lake.spark.arrow_stage import from_rows
 from cdc_lake.tables.progress import NO_TIMESTAMP_MS, Identity
@@ -35,6 +35,7 @@ _LATEST_MS = ((1 << 63) - 1) // 1000
 """Spark stores timestamps in microseconds."""
 _CURE = "check that it runs and is reachable from this machine, then run again"
 _FEW_RECORDS, _FEW_BYTES = 1000, 16 << 20
+_SMALL_QUEUE = {"queued.max.messages.kbytes": _FEW_BYTES >> 10}
 
 
 class Broker:
@@ -43,7 +44,6 @@ class Broker:
     Args:
         bootstrap_servers: host:port, comma separated.
         timeout_seconds: for one request.
-        login: client settings.
         warnings: warnings about the settings, for each report.
     """
 
@@ -66,15 +66,13 @@ class Broker:
 
     def topics(self) -> list[str]:
         self._admin.check_reachable(self._timeout, _CURE)
-        try:
+        with self._translated():
             topics = self._admin.client.list_topics(timeout=self._timeout).topics
-        except KafkaException as exc:
-            raise self._translated(exc) from exc
         return sorted(topic for topic in topics if not topic.startswith(_INTERNAL_PREFIXES))
 
     def logs(self, topics: Sequence[str]) -> dict[str, TopicLog]:
         self._admin.check_reachable(self._timeout, _CURE)
-        try:
+        with self._translated():
             described = {
                 topic: future.result(self._timeout)
                 for topic, future in self._admin.client.describe_topics(
@@ -86,8 +84,6 @@ class Broker:
             ]
             starts = self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
             ends = self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
-        except (KafkaException, TimeoutError) as exc:
-            raise self._translated(exc) from exc
         return {
             topic: TopicLog(
                 topic,
@@ -133,10 +129,8 @@ class Broker:
 
     def offsets_at(self, log: TopicLog, timestamp_ms: int) -> dict[int, int]:
         partitions = [TopicPartition(log.name, partition) for partition in log.partitions]
-        try:
+        with self._translated():
             offsets = self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
-        except (KafkaException, TimeoutError) as exc:
-            raise self._translated(exc) from exc
         ends = {partition: span.end for partition, span in log.partitions.items()}
         return {p: ends[p] if (offset := offsets[log.name, p]) < 0 else min(offset, ends[p]) for p in log.partitions}
 
@@ -144,11 +138,10 @@ class Broker:
         return {partition: identity.timestamp_ms for partition, identity in self.first_records(topic, offsets).items()}
 
     def first_records(self, topic: str, offsets: Mapping[int, int]) -> dict[int, Identity]:
-        consumer = self._consumer({"queued.min.messages": 1})  # one fetch per partition is enough
+        starts = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
         identities: dict[int, Identity] = {}
         left = set(offsets)
-        try:
-            consumer.assign([TopicPartition(topic, partition, offset) for partition, offset in offsets.items()])
+        with self._consuming(starts, {"queued.min.messages": 1}) as consumer:  # one fetch per partition is enough
             while left:
                 record = consumer.poll(self._timeout)
                 if record is None:
@@ -163,10 +156,6 @@ class Broker:
                     identities[partition] = Identity.of(_offset(record), timestamp_ms, record.key(), record.value())
                 left.remove(partition)
                 consumer.pause([TopicPartition(topic, partition)])
-        except KafkaException as exc:
-            raise self._translated(exc) from exc
-        finally:
-            consumer.close()
         return identities
 
     def newest_records(self, logs: Sequence[TopicLog], most: int) -> dict[str, list[Message]]:
@@ -174,14 +163,11 @@ class Broker:
 
         Raises:
             ConfigError: this login may not read a topic.
-            InfrastructureError: the broker does not respond.
         """
         ends = {(log.name, p): span for log in logs for p, span in log.partitions.items() if span.start < span.end}
         starts = [TopicPartition(*place, max(span.start, span.end - most)) for place, span in ends.items()]
         records: dict[str, list[Message]] = {log.name: [] for log in logs}
-        consumer = self._consumer({"queued.max.messages.kbytes": _FEW_BYTES >> 10})
-        try:
-            consumer.assign(starts)
+        with self._consuming(starts, _SMALL_QUEUE) as consumer:
             while ends and (record := consumer.poll(self._timeout)) is not None:
                 error, place = record.error(), (record.topic() or "", record.partition() or 0)
                 if error and error.code() != KafkaError._PARTITION_EOF:
@@ -190,10 +176,6 @@ class Broker:
                     records[place[0]].append(record)
                 if place in ends and (error or _offset(record) >= ends[place].end - 1):
                     del ends[place]
-        except KafkaException as exc:
-            raise self._translated(exc) from exc
-        finally:
-            consumer.close()
         return records
 
     def topic_settings(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -201,23 +183,22 @@ class Broker:
 
         Raises:
             ConfigError: this login may not describe a topic's settings.
-            InfrastructureError: the broker does not respond.
         """
         asked = self._admin.client.describe_configs(
             [ConfigResource(ResourceType.TOPIC, topic) for topic in topics], request_timeout=self._timeout
         )
-        try:
+        with self._translated():
             found = {resource.name: future.result(self._timeout) for resource, future in asked.items()}
-        except (KafkaException, TimeoutError) as exc:
-            raise self._translated(exc) from exc
         return {topic: {name: str(entry.value) for name, entry in found[topic].items()} for topic in topics}
 
     def skipped_records(self, spans: Mapping[int, Span], records: int) -> int:
         """See `TopicSource`. Gaps in Kafka's offsets are transaction markers and compacted records."""
         return 0
 
-    def _consumer(self, settings: Mapping[str, object]) -> Consumer:
-        return Consumer(
+    @contextmanager
+    def _consuming(self, starts: list[TopicPartition], settings: Mapping[str, object]) -> Iterator[Consumer]:
+        """A consumer of the partitions from these offsets on."""
+        consumer = Consumer(
             {
                 "bootstrap.servers": self._bootstrap_servers,
                 "group.id": "cdc_lake-status",  # required by the client; offsets are never committed
@@ -229,12 +210,12 @@ class Broker:
                 **self._login.client,
             }
         )
+        with closing(consumer), self._translated():
+            consumer.assign(starts)
+            yield consumer
 
     def _records(self, topic: str, partition: int, span: Span) -> Iterator[Message]:
-        """The records of a span, in order."""
-        consumer = self._consumer({"queued.max.messages.kbytes": _FEW_BYTES >> 10})
-        try:
-            consumer.assign([TopicPartition(topic, partition, span.start)])
+        with self._consuming([TopicPartition(topic, partition, span.start)], _SMALL_QUEUE) as consumer:
             while (record := consumer.poll(self._timeout)) is not None:
                 error = record.error()
                 if error and error.code() != KafkaError._PARTITION_EOF:
@@ -243,10 +224,6 @@ class Broker:
                     return
                 yield record
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-        except KafkaException as exc:
-            raise self._translated(exc) from exc
-        finally:
-            consumer.close()
 
     def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[tuple[str, int], int]:
         asked = self._admin.client.list_offsets(
@@ -256,8 +233,12 @@ class Broker:
         )
         return {(p.topic, p.partition): future.result(self._timeout).offset for p, future in asked.items()}
 
-    def _translated(self, exc: Exception) -> CdcLakeError:
-        return permanent_error(self.name, str(exc)) or self._admin.unavailable_error(exc, _CURE)
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (KafkaException, TimeoutError) as exc:
+            raise permanent_error(self.name, str(exc)) or self._admin.unavailable_error(exc, _CURE) from exc
 
 
 def _offset(record: Message) -> int:

@@ -39,7 +39,6 @@ class TopicLog:
     """The current log of a topic.
 
     Attributes:
-        name: the topic.
         id: Kafka's topic id, which changes if the topic is deleted and re-created.
         partitions: the readable offsets of each partition, up to the last stable offset.
         problem: why the topic cannot be listed or read.

@@ -17,6 +17,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from cdc_lake.errors import ConfigError, InfrastructureError
+from cdc_lake.storage.hadoop import message_of
 
 HIDDEN = ("_", ".")
 """First characters of the names of files and folders that sinks write for themselves."""
@@ -201,6 +202,6 @@ class FileHeaders:
 
 def unreadable_error(where: str, why: Exception | str) -> InfrastructureError:
     """The error of a file or folder that cannot be read completely."""
-    reason = why.java_exception.toString() if isinstance(why, Py4JJavaError) else str(why)
+    reason = why if isinstance(why, str) else message_of(why)[:300]
     cure = "run again when the file is complete, or replace it; nothing was read"
-    return InfrastructureError(where, f"it cannot be read completely: {reason.splitlines()[0][:300]}", cure)
+    return InfrastructureError(where, f"it cannot be read completely: {reason}", cure)

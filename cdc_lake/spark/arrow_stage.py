@@ -87,8 +87,6 @@ def _without_pandas(function: Function, batches: Iterable[pa.RecordBatch]) -> It
 
 
 class _NoPandas:
-    """An importer that does not find pandas."""
-
     @staticmethod
     def find_spec(name: str, _path: Sequence[str] | None, _target: ModuleType | None = None) -> None:
         if name == "pandas":

@@ -15,7 +15,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -83,13 +83,14 @@ def write_spark_defaults(
     settings: Mapping[str, str],
     *,
     conf: Path | None = None,
+    java_versions: Collection[int] = (JAVA_VERSION,),
     java_module: str | None = None,
 ) -> Path:
     """Configure the jars and `settings` for every `spark-submit` of this environment.
 
     Args:
         conf: the folder to write to, for use with SPARK_CONF_DIR; default: PySpark's own.
-        java_module: a Java module that this Spark requires.
+        java_versions, java_module: versions of Java that this Spark may have, and a module that it requires.
 
     Returns:
         The path of spark-defaults.conf.
@@ -102,7 +103,7 @@ def write_spark_defaults(
     defaults = conf / "spark-defaults.conf"
     escaped = (f"{key} {value}\n".replace("\\", "\\\\") for key, value in lines.items())  # as in Java properties files
     _write(defaults, "".join(["# Written by `cdc-lake jars fetch`.\n", *escaped]))
-    _write(conf / "spark-env.sh", _spark_env(java_module))
+    _write(conf / "spark-env.sh", _spark_env(java_versions, java_module))
     _write(conf / "log4j2.properties", _LOG_SETTINGS)
     return defaults
 
@@ -127,19 +128,19 @@ def without_hudi(settings: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in kept.items() if value}
 
 
-def _spark_env(java_module: str | None) -> str:
+def _spark_env(java_versions: Collection[int], java_module: str | None) -> str:
     """A script that selects Java, rejects versions with which Spark fails before a job can report it, and lets local
     submissions read the jars in place.
     """
-    home = bundled_java_home()
+    home, pattern = bundled_java_home(), f"({'|'.join(map(str, java_versions))})"
     text = "# Written by `cdc-lake jars fetch`.\n"
     if home is not None and _has_module(home, java_module):
-        text += f"""# Use the bundled Java if there is no Java {JAVA_VERSION}.
-if [ -z "${{JAVA_HOME:-}}" ] && ! java -version 2>&1 | grep -q 'version "{JAVA_VERSION}'; then
+        text += f"""# Use the bundled Java if there is no right one.
+if [ -z "${{JAVA_HOME:-}}" ] && ! java -version 2>&1 | grep -qE 'version "{pattern}[."]'; then
   export JAVA_HOME={shlex.quote(str(home))}
 fi
 """
-    wanted = f"Java {JAVA_VERSION}" + (f" with the module {java_module}" if java_module else "")
+    wanted = f"Java {' or '.join(map(str, java_versions))}" + (f" with the module {java_module}" if java_module else "")
     has_module = f""" && grep -q '^MODULES=.*{re.escape(java_module)}' "$release\"""" if java_module else ""
     return f"""{text}# The file `release` has Java's version and modules.
 java="${{JAVA_HOME:+$JAVA_HOME/bin/java}}"
@@ -149,7 +150,7 @@ if [ -z "$java" ]; then
   exit 2
 fi
 release="${{java%/bin/java}}/release"
-if [ -f "$release" ] && ! {{ grep -q '^JAVA_VERSION="{JAVA_VERSION}[".]' "$release"{has_module}; }}; then
+if [ -f "$release" ] && ! {{ grep -qE '^JAVA_VERSION="{pattern}[".]' "$release"{has_module}; }}; then
   echo "error CDC-202 $java: this Spark requires {wanted}; set JAVA_HOME to a complete Java {JAVA_VERSION}" >&2
   exit 2
 fi

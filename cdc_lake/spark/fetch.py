@@ -156,20 +156,27 @@ def _ivy_settings(mirror: str | None) -> str:
 
 
 def _ivy_order(jars: Iterable[Jar]) -> str:
+    modules: dict[tuple[str, str, str], list[str]] = {}
+    for jar in jars:  # Ivy downloads only one of two dependencies on the same module
+        modules.setdefault((jar.group, jar.artifact, jar.version), []).append(_ivy_artifact(jar))
     return f"""<ivy-module version="2.0" xmlns:e="http://ant.apache.org/ivy/extra">
   <info organisation="cdc_lake" module="jars"/>
   <dependencies>
-{"".join(map(_ivy_dependency, jars))}  </dependencies>
+{"".join(_ivy_dependency(*module, "".join(artifacts)) for module, artifacts in modules.items())}  </dependencies>
 </ivy-module>
 """
 
 
-def _ivy_dependency(jar: Jar) -> str:
-    classifier = f' e:classifier="{jar.classifier}"' if jar.classifier else ""
-    return f"""    <dependency org="{jar.group}" name="{jar.artifact}" rev="{jar.version}" transitive="false">
-      <artifact name="{jar.artifact}" type="{jar.ext}" ext="{jar.ext}"{classifier}/>
-    </dependency>
+def _ivy_dependency(group: str, artifact: str, version: str, artifacts: str) -> str:
+    return f"""    <dependency org="{group}" name="{artifact}" rev="{version}" transitive="false">
+{artifacts}    </dependency>
 """
+
+
+def _ivy_artifact(jar: Jar) -> str:
+    classifier = f' e:classifier="{jar.classifier}"' if jar.classifier else ""
+    return f'''      <artifact name="{jar.artifact}" type="{jar.ext}" ext="{jar.ext}"{classifier}/>
+'''
 
 
 def _trust_options(java: Path, folder: Path) -> list[str]:

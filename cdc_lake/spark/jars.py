@@ -49,8 +49,8 @@ class Jar:
 
     @property
     def is_on_emr(self) -> bool:
-        """Whether Amazon EMR has its own build, which must not be loaded twice."""
-        return self.group in ("io.delta", "org.apache.hudi")
+        """Whether Amazon EMR has its own build, which must not be loaded twice, or cannot use it (SQLite)."""
+        return self.group in ("io.delta", "org.apache.hudi", "org.apache.iceberg", "org.xerial")
 
     def path(self, cache: Path) -> Path:
         """Its path in the cache, whether it exists or not."""

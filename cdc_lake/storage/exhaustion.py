@@ -32,8 +32,6 @@ def exhaustion_error(where: str, error: object, *folders: str) -> Infrastructure
     """The error of an exhausted resource, if that caused a failure; none for other causes.
 
     Args:
-        where: what failed.
-        error: the exception or its message.
         folders: the folders that were written to. URLs of other machines are ignored.
     """
     message = str(error)

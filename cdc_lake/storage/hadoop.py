@@ -52,11 +52,16 @@ def translated(where: str, what: str, cure: str, folder: str) -> Iterator[None]:
     except (Py4JJavaError, OSError) as exc:
         if error := exhaustion_error(where, exc, folder):
             raise error from exc
-        text = exc.java_exception.toString() if isinstance(exc, Py4JJavaError) else str(exc)
-        message = text.splitlines()[0][:300]
+        message = message_of(exc)[:300]
         if any(sign in message for sign in _UNREACHABLE):
             raise InfrastructureError(where, f"the store does not respond: {message}", "run again") from exc
         raise ConfigError(where, f"{what}: {message}", cure) from exc
+
+
+def message_of(error: Exception) -> str:
+    """The first line of an error's message; of Java's errors with their class, and without what py4j adds."""
+    message = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
+    return str(message).strip().splitlines()[0]
 
 
 class HadoopFiles(Files):
@@ -67,11 +72,7 @@ class HadoopFiles(Files):
 
     @classmethod
     def of(cls, jvm: Any, conf: Any) -> "HadoopFiles":
-        """The files without a session.
-
-        Args:
-            conf: Hadoop's configuration.
-        """
+        """The files without a session."""
         files = cls.__new__(cls)
         files._use(jvm, conf)
         return files
@@ -295,8 +296,6 @@ class HadoopFiles(Files):
 
 
 class _HadoopStream(io.RawIOBase):
-    """Random access to a file through Hadoop."""
-
     def __init__(self, stream: Any, length: int, utils: Any) -> None:
         self._stream, self._length, self._utils = stream, length, utils
         self._at = 0

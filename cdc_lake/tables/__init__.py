@@ -1,1 +1,1 @@
-"""Tables in Delta Lake and Hudi behind one contract, and the progress that their commits store."""
+"""Tables in Delta Lake, Hudi and Iceberg behind one contract, and the progress that their commits store."""

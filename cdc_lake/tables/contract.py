@@ -1,4 +1,4 @@
-"""The contract of the lake's tables, for Delta and Hudi."""
+"""The contract of the lake's tables, for Delta, Hudi and Iceberg."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -72,9 +72,15 @@ class Version(Generic[P]):
 
 
 class Table(Protocol[P]):
-    """A table whose commits store progress; `path` is its folder or URL."""
+    """A table whose commits store progress.
+
+    Attributes:
+        path: its folder or URL.
+        sql_name: its name in statements for another program.
+    """
 
     path: str
+    sql_name: str
 
     def exists(self) -> bool:
         """Whether the table exists."""
@@ -211,6 +217,28 @@ def progress_of(table: Table[P], as_of: int | None = None) -> P:
     if progress is None:
         raise UnknownTableError(table.path, "the table has no commit yet", "run the job that writes it first")
     return progress
+
+
+def conflict_error(path: str, progress: Progress, by: str) -> TableLockedError:
+    """The error of a commit before which another run has committed.
+
+    Args:
+        by: the other run.
+    """
+    return TableLockedError(
+        path,
+        f"{by} committed before batch {progress.commit} of this run",
+        "the batch was not committed; run again when the other run has ended",
+    )
+
+
+def compaction_conflict_error(path: str) -> TableLockedError:
+    """The error of a compaction during which another run has committed."""
+    return TableLockedError(
+        path,
+        "another run committed during compaction",
+        "its files were not changed; run again when the other run has ended",
+    )
 
 
 def read_back(table: Table[P], progress: P, locked: Callable[[str], TableLockedError]) -> Commit[P]:

@@ -8,12 +8,14 @@ from urllib.parse import unquote
 from cdc_lake.errors import DamagedFileError
 from cdc_lake.storage.hadoop import HadoopFiles
 from cdc_lake.tables.hudi_folder import METADATA_FOLDER
+from cdc_lake.tables.iceberg_metadata import ICEBERG_FOLDER
 from cdc_lake.tables.newest import LOG_FOLDER
 
 _MISSING, _CHANGED = "the file is missing", "the file is damaged"
 _SIGNS = (
     (r"\[DELTA_TRUNCATED_TRANSACTION_LOG\] (?P<file>\S[^\n]*?): ", _MISSING),
     (r"File (?P<file>\S[^\n]*?) does not exist", _MISSING),
+    (r"NotFoundException: (?:Failed to open input stream for file|File does not exist): (?P<file>\S[^\n]*)", _MISSING),
     (r"Checksum error: (?P<file>\S[^\n]*?) at \d+ exp", _CHANGED),
     (r"(?P<file>\w+:/[^\n]*?) is not a Parquet file", _CHANGED),
     (r"reading file (?P<file>\w+:/[^\n]*?\.json)\b(?s:.*)(?:MALFORMED_RECORD|JsonEOFException)", _CHANGED),
@@ -23,7 +25,7 @@ _SIGNS = (
     (r"ParquetDecodingException|can not read class org\.apache\.parquet", "a data file is damaged"),
     (r"MALFORMED_RECORD_IN_PARSING", "the log is damaged"),
 )
-"""Errors of Spark, Delta, Hudi, Parquet and Hadoop; those that name the file come first."""
+"""Errors of Spark, Delta, Hudi, Iceberg, Parquet and Hadoop; those that name the file come first."""
 _CURES = {
     "bronze": "restore it from a backup. Without one, move {folder} away and run the bronze job: it reads again what "
     "Kafka retains, and silver keeps its rows",
@@ -78,9 +80,9 @@ def with_cure(error: DamagedFileError, root: str) -> DamagedFileError:
     cure = _CURES.get(layer or folder)
     if cure is None:
         return error
-    segments = list(
-        takewhile(lambda name: name not in (LOG_FOLDER, METADATA_FOLDER) and "=" not in name, below.split("/")[:-1])
-    )
+    inside = (LOG_FOLDER, METADATA_FOLDER, ICEBERG_FOLDER)
+    folders = below.split("/")[:-1]
+    segments = list(takewhile(lambda name: name not in inside and "=" not in name, folders))
     table = "/".join(segments)
     side = f"{root}/side_{kind}/{table}" if kind else f"{root}/side/{table}"
     name = ".".join(segments) + (f"@{kind}" if kind else "")

@@ -15,10 +15,10 @@ from pyspark.sql.types import StructType
 
 from cdc_lake.columns import DELETE, KEEP, KEY, quoted
 from cdc_lake.config import DeletionVectors, PartitionField
-from cdc_lake.errors import ExpiredError, TableLockedError
+from cdc_lake.errors import ExpiredError
 from cdc_lake.spark.expressions import built_once
 from cdc_lake.storage.hadoop import HadoopFiles
-from cdc_lake.tables.contract import Changes, Commit, P, Version, read_back
+from cdc_lake.tables.contract import Changes, Commit, P, Version, conflict_error, read_back
 from cdc_lake.tables.delta_commits import DeltaCommits
 from cdc_lake.tables.delta_write import (
     DELETION_VECTORS,
@@ -66,6 +66,7 @@ class DeltaLakeTable(Generic[P]):
         properties: Mapping[str, str] | None = None,
     ) -> None:
         self.path = path
+        self.sql_name = f"delta.{quoted(path)}"
         self._spark = spark
         self._files = HadoopFiles(spark)
         self._partitions = tuple(partitions)
@@ -231,11 +232,7 @@ class DeltaLakeTable(Generic[P]):
         return {"files_written": written, "bytes_removed": self.vacuum()}
 
     def vacuum(self) -> int:
-        """Remove the files that no version within the table's retention needs.
-
-        Returns:
-            The number of bytes removed.
-        """
+        """Remove the files that no version within the table's retention needs."""
         return vacuum(self._spark, self.path)
 
     def _rows(self, as_of: int | None = None) -> DataFrame:
@@ -346,18 +343,11 @@ class DeltaLakeTable(Generic[P]):
             "write.txnAppId": f"cdc_lake:{progress.layer}:{progress.epoch}",
             "write.txnVersion": str(progress.commit),
         }
-        return committing(self._spark, self.path, settings, lambda: self._conflict_error(progress, "another run"))
+        return committing(self._spark, self.path, settings, lambda: conflict_error(self.path, progress, "another run"))
 
     def _committed(self, progress: P) -> Commit[P]:
         """Read the commit back, because Delta silently skips a write if another run has committed first."""
-        return read_back(self, progress, lambda by: self._conflict_error(progress, by))
-
-    def _conflict_error(self, progress: P, by: str) -> TableLockedError:
-        return TableLockedError(
-            self.path,
-            f"{by} committed before batch {progress.commit} of this run",
-            "the batch was not committed; run again when the other run has ended",
-        )
+        return read_back(self, progress, lambda by: conflict_error(self.path, progress, by))
 
 
 @built_once

@@ -16,8 +16,10 @@ from pyspark.sql.types import StructType
 
 from cdc_lake.columns import quoted, type_text
 from cdc_lake.errors import ConfigError, TableLockedError
+from cdc_lake.spark.session import session_settings
 from cdc_lake.spark.versions import tell_conflicts
 from cdc_lake.storage.hadoop import HadoopFiles
+from cdc_lake.tables.contract import compaction_conflict_error
 
 tell_conflicts()
 
@@ -80,7 +82,7 @@ def committing(
 ) -> Iterator[None]:
     """Commit with temporary settings of the session, and translate Delta's errors.
 
-    The settings are unset again; otherwise Delta would silently skip the session's next commit.
+    The former settings are restored; otherwise Delta would silently skip the session's next commit.
 
     Args:
         settings: names without `spark.databricks.delta.` -> values.
@@ -99,18 +101,6 @@ def committing(
         if known := _constraint_error(path, exc):
             raise known from exc
         raise
-
-
-@contextmanager
-def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Set settings of a session, and unset them at the end."""
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name in settings:
-            spark.conf.unset(name)
 
 
 def _constraint_error(path: str, error: Exception) -> ConfigError | None:
@@ -137,15 +127,7 @@ def compact(spark: SparkSession, path: str) -> int:
     Raises:
         TableLockedError: another run committed during compaction.
     """
-
-    def locked() -> TableLockedError:
-        return TableLockedError(
-            path,
-            "another run committed during compaction",
-            "its files were not changed; run again when the other run has ended",
-        )
-
-    with committing(spark, path, _COMPACTION, locked):
+    with committing(spark, path, _COMPACTION, lambda: compaction_conflict_error(path)):
         optimize = DeltaTable.forPath(spark, path).optimize()
         written = optimize.executeCompaction().select("metrics.numFilesAdded").head()
     assert written is not None, "OPTIMIZE returns metrics"

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from cdc_lake.columns import DELETE, HUDI_PREFIX, KEEP, KEY, quoted
+from cdc_lake.columns import DELETE, HUDI_PREFIX, KEEP, KEY, quoted, without_small_integers
 from cdc_lake.config import PartitionField
 from cdc_lake.errors import ConfigError, TableLockedError, UnsupportedError
 from cdc_lake.points import time_text
@@ -35,7 +35,6 @@ from cdc_lake.tables.hudi_settings import (
     has_short_decimals,
     may_lose_arrays,
     nullable_columns,
-    stored_type,
 )
 from cdc_lake.tables.joins import with_kept
 from cdc_lake.tables.partitions import with_one_partition
@@ -72,6 +71,7 @@ class HudiTable(Generic[P]):
         properties: Mapping[str, str] | None = None,
     ) -> None:
         self.path = path
+        self.sql_name = f"hudi.{quoted(path)}"
         self._spark = spark
         is_version_6 = table_version is not None
         self._settings = HudiSettings(table_type, tuple(partitions), buckets, is_version_6, dict(properties or {}))
@@ -122,7 +122,8 @@ class HudiTable(Generic[P]):
         return self._files.size(self.path)
 
     def stored_type(self, spark_type: str) -> str:
-        return stored_type(spark_type)
+        """See `Table`. Hudi's schema is Avro, whose smallest integer type is int."""
+        return without_small_integers(spark_type)
 
     def progress(self, as_of: int | None = None) -> P | None:
         commit = self._commits.own(as_of)

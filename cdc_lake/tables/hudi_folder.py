@@ -37,8 +37,6 @@ MAX_SECONDS_AHEAD = 10.0
 
 
 class HudiFolder:
-    """The metadata folder."""
-
     def __init__(self, files: HadoopFiles, path: str, *, is_version_6: bool) -> None:
         self.path = path
         self._files = files
@@ -224,7 +222,6 @@ def wait_until_past(path: str, instant: str) -> None:
     """Wait until this machine's clock is past an instant, because Hudi hides a commit that seems older than another.
 
     Args:
-        path: the table's folder.
         instant: the newest instant of the table.
 
     Raises:

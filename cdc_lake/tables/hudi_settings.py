@@ -61,7 +61,6 @@ _STORED_VERSION_6 = {
     "hoodie.compaction.payload.class": "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload",
 }
 """Expected table properties about the ordering of rows, and the table version for old readers."""
-_SMALL = re.compile(r"\b(tinyint|smallint)(?=[,>]|$)")
 _LONG_DIGITS = 18
 
 
@@ -138,11 +137,6 @@ class HudiSettings:
             "hoodie.datasource.write.keygenerator.class": f"org.apache.hudi.keygen.{generator}KeyGenerator",
             **index,
         }
-
-
-def stored_type(spark_type: str) -> str:
-    """The Spark type with which Hudi stores a type. Its schema is Avro, whose smallest integer type is int."""
-    return _SMALL.sub("int", spark_type)
 
 
 def check_names(path: str, data_type: DataType) -> None:

@@ -8,17 +8,21 @@ not use Hadoop's credentials, and ignores commits that a catalog coordinates.
 import io
 import json
 import re
+import sqlite3
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 from urllib.parse import unquote
 
 from fastavro import block_reader
 from pyspark.sql.types import StructType
 
+from cdc_lake.config import Format
 from cdc_lake.errors import CdcLakeError
 from cdc_lake.storage.files import Files, LocalFiles
 from cdc_lake.tables.contract import P
 from cdc_lake.tables.hudi_folder import HUDI_CHECKSUM, METADATA_FOLDER, WRITTEN, incomplete_files
+from cdc_lake.tables.iceberg_catalog import IcebergName
+from cdc_lake.tables.iceberg_metadata import IcebergMetadata
 from cdc_lake.tables.progress import METADATA_KEY, BronzeProgress, Progress
 
 if TYPE_CHECKING:
@@ -50,13 +54,20 @@ class Newest(NamedTuple, Generic[P]):
     bytes: int | None
 
 
-def newest_commit(files: Files, path: str, format: Literal["delta", "hudi"], kind: type[P]) -> Newest[P] | None:
+def newest_commit(
+    files: Files, path: str, format: Format, kind: type[P], in_catalog: IcebergName | None = None
+) -> Newest[P] | None:
     """The state of a table after its newest commit.
 
-    None if there is no table, if another program or version made the newest commit, if the table was restored, or if a
-    file is damaged. Spark then reads the log and reports problems.
+    None if there is no table, if another program or version made the newest commit, if the table was restored, if a
+    file is damaged, or if only Iceberg can ask the table's catalog. Spark then reads the log and reports problems.
+
+    Args:
+        in_catalog: the name of an Iceberg table.
     """
     try:
+        if in_catalog is not None and format == "iceberg":
+            return _of_iceberg(files, in_catalog, kind)
         if format == "hudi":
             return _of_hudi(files, path, kind)
         log = _delta_log(files, path)
@@ -127,8 +138,17 @@ def rows_at(files: Files, path: str, version: int) -> list[DataFile] | None:
         return None
 
 
-def commit_ms_after(files: Files, path: str, format: Literal["delta", "hudi"], version: int) -> int | None:
-    """When the first commit after a version was made, by the time of its file, ms; None if there is none."""
+def commit_ms_after(
+    files: Files, path: str, format: Format, version: int, in_catalog: IcebergName | None = None
+) -> int | None:
+    """When the first commit after a version was made, ms; None if there is none, or if only Spark can read it.
+
+    In Delta and Hudi it is the time of the commit's file.
+    """
+    if in_catalog is not None and format == "iceberg":
+        metadata = _iceberg_metadata(files, in_catalog)
+        times = [one.at_ms for one in metadata.history() if one.version > version] if metadata else []
+        return min(times, default=None)
     folder = f"{path}/{LOG_FOLDER}"
     if format == "hudi":
         folder = _hudi_timeline(files, path)
@@ -182,7 +202,6 @@ def newest_schema(files: Files, path: str) -> StructType | None:
 
 
 def _data_files(path: str, added: Sequence[Mapping[str, Any]]) -> list[DataFile]:
-    """The data files of `add` actions."""
     data_files = []
     for add in added:
         statistics = json.loads(add.get("stats") or "{}")
@@ -297,6 +316,27 @@ def _of_hudi(files: Files, path: str, kind: type[P]) -> Newest[P] | None:
             size = files.size(path) if isinstance(files, LocalFiles) else None
             return Newest(progress, metadata[TABLE_ID], int(written[0]["at"]), size)
     return None
+
+
+def _of_iceberg(files: Files, in_catalog: IcebergName, kind: type[P]) -> Newest[P] | None:
+    metadata = _iceberg_metadata(files, in_catalog)
+    current = metadata.current if metadata else None
+    if metadata is None or current is None:
+        return None
+    own = metadata.own(current)
+    if own is None or not isinstance(progress := metadata.progress(current), kind) or progress != own.progress:
+        return None
+    size = current.summary.get("total-files-size")
+    return Newest(progress, metadata.table_id, current.version, None if size is None else int(size))
+
+
+def _iceberg_metadata(files: Files, in_catalog: IcebergName) -> IcebergMetadata[Any] | None:
+    """The newest metadata of a table; None if there is no table, or if only Iceberg can ask its catalog."""
+    try:
+        file = in_catalog.metadata_file()
+    except (LookupError, sqlite3.Error):
+        return None
+    return IcebergMetadata(file, json.loads(_content(files, file))) if file else None
 
 
 def _hudi_timeline(files: Files, path: str) -> str:

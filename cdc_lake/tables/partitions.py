@@ -16,6 +16,8 @@ from cdc_lake.errors import ConfigError
 _FORMATS = {"year": "yyyy", "month": "yyyy-MM", "day": "yyyy-MM-dd", "hour": "yyyy-MM-dd-HH"}
 _MOMENTS = frozenset({"date", "timestamp", "timestamp_ntz"})
 _WITHOUT_TEXT = ("array<", "map<", "struct<", "binary")
+_TRUNCATED = ("string", "tinyint", "smallint", "int", "bigint", "decimal")
+_NOT_IN_ICEBERG = {"hour": ("date",), "bucket": ("boolean", "float", "double")}
 _MAX_LENGTH = 64
 """Maximum length of a partition's name: folder names have at most 255 bytes, and an escaped character needs three."""
 
@@ -32,7 +34,6 @@ def check_partitions(
     Args:
         columns: the source's columns, name -> Spark type.
         keys: its primary key. If `columns` has only these, the other columns are not known yet.
-        cure: what to do if the check fails.
 
     Raises:
         ConfigError: a column does not exist or has the wrong type; or with `buckets`, a partition column is not part
@@ -50,7 +51,12 @@ def check_partitions(
             if columns.keys() > set(keys):
                 raise ConfigError(table, f"the column `{field.column}` of `partition_by` does not exist", cure)
             continue
-        if kind.startswith(_WITHOUT_TEXT) or (field.part in _FORMATS and kind not in _MOMENTS):
+        if (
+            kind.startswith(_WITHOUT_TEXT)
+            or (field.part in _FORMATS and kind not in _MOMENTS)
+            or (field.part == "truncate" and not kind.startswith(_TRUNCATED))
+            or (storage.format == "iceberg" and kind in _NOT_IN_ICEBERG.get(field.part, ()))
+        ):
             part = "" if field.part == "value" else f"{field.part} of "
             raise ConfigError(table, f"`partition_by` does not support {part}`{field.column}` of type {kind}", cure)
 
@@ -86,7 +92,7 @@ def with_one_partition(rows: DataFrame, fields: Sequence[PartitionField]) -> Dat
 def _partition(field: PartitionField, value: Column) -> Column:
     """A partition's name. Null and the empty text share one, and so do long texts with the same beginning."""
     if field.part == "bucket":
-        return F.pmod(F.xxhash64(value.cast("string")), F.lit(field.buckets)).cast("string")
+        return F.pmod(F.xxhash64(value.cast("string")), F.lit(field.number)).cast("string")
     if field.part in _FORMATS:
         return F.date_format(value, _FORMATS[field.part])
     text = value.cast("string")

@@ -146,7 +146,6 @@ class Progress(BaseModel):
         """The progress of the next commit, which consumes nothing more.
 
         Args:
-            run_id: the run that commits.
             own: the fields that change, by name.
         """
         new = {"run_id": run_id, "nonce": uuid.uuid4().hex, "follows": self.nonce, "commit": self.commit + 1}

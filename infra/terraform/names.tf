@@ -19,7 +19,9 @@ locals {
   # If silver has several formats, each has a database of its own.
   databases = concat(
     ["bronze", "silver", "gold"],
-    var.hudi ? ["silver_delta", "silver_hudi_cow", "silver_hudi_mor"] : []
+    var.hudi || var.iceberg ? ["silver_delta"] : [],
+    var.hudi ? ["silver_hudi_cow", "silver_hudi_mor"] : [],
+    var.iceberg ? ["silver_iceberg_cow", "silver_iceberg_mor"] : []
   )
 
   # Variables of the policies whose values are known before resources are created.
@@ -48,5 +50,10 @@ locals {
     cluster     = one(aws_emr_cluster.jobs[*].arn)
   })
   # Conditions of statements with a `When`.
-  holds = { msk = var.msk_cluster_arn != "", hudi = var.hudi, glue_registry = var.registry_type == "glue" }
+  holds = {
+    msk           = var.msk_cluster_arn != ""
+    hudi          = var.hudi
+    iceberg       = var.iceberg
+    glue_registry = var.registry_type == "glue"
+  }
 }

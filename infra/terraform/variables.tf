@@ -106,6 +106,12 @@ variable "hudi" {
   default     = false
 }
 
+variable "iceberg" {
+  description = "Whether tables are in Iceberg, with Glue as their catalog: readers and maintenance then need Glue, too."
+  type        = bool
+  default     = false
+}
+
 variable "settings" {
   description = "More settings of cdc_lake, as YAML, without the keys of config.yml: `defaults: {deletes: {mode: hard}}`."
   type        = string
@@ -125,7 +131,7 @@ variable "artifacts_version" {
 }
 
 variable "jars" {
-  description = "Jars in its folder `jars` that EMR does not include: those of conf/jars/emr7.lock without Delta and Hudi, and msk.lock."
+  description = "Jars in its folder `jars` that EMR does not include: those of conf/jars/emr7.lock without Delta, Hudi and Iceberg, and msk.lock."
   type        = list(string)
   default = [
     "aws-msk-iam-auth-2.3.5-all.jar",

@@ -12,6 +12,7 @@ from support import wire
 from support.converters import ENVELOPE, KEY_TEXT, TABLE, TEXTS, VALUE_TEXT, AnyIdRegistry, Lake, check_life, life
 
 from cdc_lake.bronze.frames import with_frames, with_references
+from cdc_lake.config import TableConfig
 from cdc_lake.decode import framing
 from cdc_lake.decode.framing import ID4, JSON
 
@@ -154,8 +155,9 @@ def key_problem(spark: SparkSession, keys: Sequence[bytes], wire_format: str) ->
         [(number, key, None, []) for number, key in enumerate(keys)],
         "n int, key binary, value binary, headers array<struct<key: string, value: binary>>",
     )
-    framed = with_frames(records, key_framing=wire_format, max_bytes=100)
-    found = with_references(framed, {ID4, JSON}, key_framing=wire_format).orderBy("n").select("frame_problem")
+    settings = TableConfig(key={"wire_format": wire_format})
+    framed = with_frames(records, settings)
+    found = with_references(framed, {ID4, JSON}, settings).orderBy("n").select("frame_problem")
     return [row["frame_problem"] for row in found.collect()]
 
 

@@ -9,6 +9,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import get_args
 
+from cdc_lake.config import TableType
+
 from .by_reference import results_by_reference
 from .cut import Split
 from .export import check, dump
@@ -33,13 +35,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if given.table_type == "reference":
         return _print(result for each in deletes for result in results_by_reference(logs, each))
-    return _print(_by_lake(logs, given.table_type, given.split, deletes, shapes, is_rebuilt=given.rebuilt))
+    return _print(
+        _by_lake(
+            logs,
+            given.table_type,
+            given.split,
+            deletes,
+            shapes,
+            is_rebuilt=given.rebuilt,
+            on_executors=given.on_executors,
+        )
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m tests.conformance", description="Run event logs, compare final tables.")
     parser.add_argument("logs", nargs="*", metavar="LOG", help="names or globs; all when left out")
-    types = ("delta", "delta-vectors", "hudi-cow", "hudi-mor", "reference")
+    types = ("delta-vectors", *get_args(TableType), "reference")
     parser.add_argument("--table-type", choices=types, default="reference")
     parser.add_argument(
         "--split", choices=get_args(Split), default="none", help="how a lake's logs are cut into batches"
@@ -47,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--deletes", choices=get_args(Deletes), help="both when left out")
     parser.add_argument("--shape", choices=get_args(Shape), help="both when left out")
     parser.add_argument("--rebuilt", action="store_true", help="rebuild silver at the end: it must be the same")
+    parser.add_argument("--on-executors", action="store_true", help="process small batches as large ones are")
     parser.add_argument("--dump", type=Path, metavar="FOLDER", help="write the logs' records there instead")
     parser.add_argument("--check", type=Path, metavar="FILE", help="compare the final rows in a JSON file instead")
     return parser
@@ -67,8 +80,10 @@ def _by_lake(
     shapes: Sequence[Shape],
     *,
     is_rebuilt: bool,
+    on_executors: bool,
 ) -> Iterator[Result]:
     # Imported here, because other modes need neither Spark nor the product.
+    from cdc_lake.spark import arrow_stage
     from cdc_lake.spark.session import build_session
 
     from .by_lake import results_by_lake
@@ -77,6 +92,8 @@ def _by_lake(
     os.environ.setdefault("PYSPARK_SUBMIT_ARGS", "--master local[2] pyspark-shell")
     spark = build_session("cdc_lake conformance")
     spark.sparkContext.setLogLevel("ERROR")
+    if on_executors:
+        arrow_stage.DRIVER_BYTES = -1
     try:
         for each in deletes:
             for shape in shapes:

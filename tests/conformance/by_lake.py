@@ -15,6 +15,7 @@ from support.reference import table_settings
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, StorageConfig, TableConfig
+from cdc_lake.demo.comparer import iceberg_table
 from cdc_lake.lake.side import SideTable
 from cdc_lake.operations.rebuild import run_rebuild
 from cdc_lake.operations.replay import replay_quarantined
@@ -230,14 +231,16 @@ def _due_text(number: int) -> str:
 
 
 def silver_rows(root: Path, topic: str, layer: str = "silver") -> list[dict[str, Any]]:
-    """The rows of a topic's silver table, read by delta-rs or hudi-rs; none if there is no table."""
+    """The rows of a topic's silver table, read by delta-rs, hudi-rs or pyiceberg; none if there is no table."""
     return table_rows(str(root / layer / topic.replace(".", "/")))
 
 
 def table_rows(path: str, as_of: int | None = None) -> list[dict[str, Any]]:
-    """The rows of the table in a folder, read by delta-rs or hudi-rs; none if there is no table."""
+    """The rows of the table in a folder, read by delta-rs, hudi-rs or pyiceberg; none if there is no table."""
     if Path(path, ".hoodie").exists():
         return hudi_rows(path, as_of)
+    if Path(path, "_iceberg").exists():
+        return iceberg_rows(path, as_of)
     rows: list[dict[str, Any]] = []
     if DeltaTable.is_deltatable(path):
         # `to_pyarrow_table` rejects tables with deletion vectors.
@@ -251,6 +254,14 @@ def hudi_rows(path: str, as_of: int | None = None) -> list[dict[str, Any]]:
     options = HudiReadOptions() if as_of is None else HudiReadOptions().with_as_of_timestamp(str(as_of))
     batches = HudiTableBuilder.from_base_uri(path).build().read(options)
     return [row for batch in batches for row in batch.to_pylist()]
+
+
+def iceberg_rows(path: str, as_of: int | None = None) -> list[dict[str, Any]]:
+    """The rows of an Iceberg table, read by pyiceberg."""
+    table = iceberg_table(path)
+    snapshots = {one.sequence_number: one.snapshot_id for one in table.metadata.snapshots}
+    rows: list[dict[str, Any]] = table.scan(snapshot_id=as_of and snapshots[as_of]).to_arrow().to_pylist()
+    return rows
 
 
 def found_in(row: Mapping[str, Any], columns: Iterable[str], first_partition: int = 0) -> Found:

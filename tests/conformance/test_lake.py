@@ -22,6 +22,8 @@ from .log import Deletes, Shape, load
     [
         pytest.param("delta", "hard", "flat", marks=pytest.mark.core),
         pytest.param("hudi-cow", "soft", "flat", marks=pytest.mark.core),
+        ("iceberg-mor", "hard", "envelope"),
+        pytest.param("iceberg-cow", "soft", "flat", marks=pytest.mark.deep),
         pytest.param("delta-vectors", "soft", "envelope", marks=pytest.mark.deep),
         pytest.param("hudi-mor", "hard", "envelope", marks=pytest.mark.deep),
     ],
@@ -95,6 +97,7 @@ def test_logs_cut_into_one_event_batches_match_the_reference(
         ("delta", "soft", "each"),
         ("hudi-cow", "soft", "halves"),
         ("hudi-mor", "hard", "halves"),
+        ("iceberg-mor", "hard", "halves"),
     ],
 )
 def test_rebuild_equals_incremental_batches(

@@ -12,7 +12,10 @@ from support import wire
 from support.converters import AnyIdRegistry, Lake, event
 from support.schema_changes import CHANGES, POLICIES, TABLE, Change, outcome, steps_of, tables, text_of, value_schemas
 
+from cdc_lake import failpoints
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig
+from cdc_lake.demo.comparer import iceberg_table
+from cdc_lake.runs.context import lake_of
 from cdc_lake.runs.report import TableReport
 from cdc_lake.silver.run import run_silver
 
@@ -57,10 +60,23 @@ class EvolvingLake:
 
     def rows(self) -> Iterator[dict[int, dict[str, Any]]]:
         """Each table's rows by key, read by other readers."""
+        for path in self._paths():
+            yield {row["id"]: row for row in table_rows(path)}
+
+    def fields(self) -> Iterator[dict[str, tuple[int, str]]]:
+        """Field id and type of each column and nested field of each Iceberg table, by path, read by pyiceberg."""
+        for path in self._paths():
+            schema = iceberg_table(path).schema()
+            found = map(schema.find_field, schema.column_names)
+            yield {
+                name: (field.field_id, str(field.field_type))
+                for name, field in zip(schema.column_names, found, strict=True)
+            }
+
+    def _paths(self) -> Iterator[str]:
         for number, table in enumerate(self._silver):
             folder = f"silver_{table.kind}" if number else "silver"
-            found = table_rows(str(self._root / folder / TABLE.replace(".", "/")))
-            yield {row["id"]: row for row in found}
+            yield str(self._root / folder / TABLE.replace(".", "/"))
 
 
 def played(place: EvolvingLake, changes: Sequence[Change]) -> dict[int, dict[str, Any]]:
@@ -117,6 +133,61 @@ def test_all_changes_together_stop_if_frozen_and_else_apply(spark: SparkSession,
     check(place, wanted)
     assert [report.warnings for report in place.fold()] == [[]] * len(TABLE_TYPES), "said once"
     check(place, wanted)
+
+
+def test_iceberg_keeps_field_ids_through_all_changes(spark: SparkSession, tmp_path: Path) -> None:
+    place = EvolvingLake(spark, tmp_path, TOGETHER, "iceberg-cow", "iceberg-mor")
+    renamed = {"schema": {"rename": {"new_name": "old_name"}}}
+    played(place, TOGETHER)
+    before = list(place.fields())
+
+    assert [report.error for report in place.fold(**renamed)] == [None, None]
+
+    for was, is_now in zip(before, place.fields(), strict=True):
+        assert {path: is_now[path][0] for path in was} == {path: number for path, (number, _) in was.items()}
+        changed = {path for path in was if is_now[path][1] != was[path][1]}
+        assert changed == {"whole", "floating", "digits"}
+        added = is_now.keys() - was.keys()
+        assert added == {"added", "filled", "to_number__int", "to_text__string", "twin__string", "other__date", "right"}
+        assert min(is_now[path][0] for path in added) > max(number for number, _ in was.values())
+    for rows in place.rows():
+        assert {key: rows[key]["old_name"] for key in (1, 2, 3)} == {1: "x", 2: "y", 3: "y"}
+
+
+def test_iceberg_run_failing_after_new_columns_is_resumed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = [change for change in CHANGES if change.name == "a column is added"]
+    place = EvolvingLake(spark, tmp_path, changes, "iceberg-cow", "iceberg-mor")
+    wanted = played(place, changes)
+    before = list(place.rows())
+    monkeypatch.setenv(failpoints.VARIABLE, "iceberg.after_stage:raise")
+
+    failed = [report.error for report in place.fold()]
+
+    assert all(error is not None and "iceberg.after_stage" in error.message for error in failed), failed
+    assert list(place.rows()) == [{key: row | {"added": None} for key, row in rows.items()} for rows in before]
+    monkeypatch.delenv(failpoints.VARIABLE)
+    assert [report.error for report in place.fold()] == [None, None]
+    check(place, wanted)
+
+
+def test_iceberg_column_renamed_by_hand_stops_silver(spark: SparkSession, tmp_path: Path) -> None:
+    changes = [change for change in CHANGES if change.name == "a column is added"]
+    place = EvolvingLake(spark, tmp_path, changes, "iceberg-mor")
+    played(place, changes)
+    assert place.fold()[0].error is None
+    config = Config(lake=LakeConfig(root=str(tmp_path)), defaults=TableConfig(storage=(TABLE_TYPES["iceberg-mor"],)))
+    table = lake_of(config).silver(TABLE)[0].open(spark)
+    spark.sql(f"ALTER TABLE {table.sql_name} RENAME COLUMN added TO more")
+    before = list(place.rows())
+    place.send(True, 5, {"added": 9})
+
+    (report,) = place.fold()
+
+    assert report.error is not None
+    assert (report.error.exit_code, list(place.rows())) == (2, before)
+    assert "another program renamed the column to `more` in silver" in report.error.message
 
 
 @pytest.mark.deep

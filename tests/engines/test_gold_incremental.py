@@ -19,7 +19,6 @@ from cdc_lake.config import TABLE_TYPES, Config, GoldConfig, LakeConfig, Storage
 from cdc_lake.config.gold_models import read_model
 from cdc_lake.gold import run as gold_run
 from cdc_lake.gold.run import run_gold
-from cdc_lake.lake.lake import gold_table
 from cdc_lake.runs.context import lake_of
 from cdc_lake.runs.report import TableReport
 
@@ -139,8 +138,8 @@ class Lake:
         return self._gold(name).collect()
 
     def _gold(self, name: str) -> DataFrame:
-        path = f"{self.config.lake.root}/gold/{name}"
-        return self._in_order(name, gold_table(self._spark, path, self.config.defaults.storage[0]).read())
+        stored_in = self.config.defaults.storage[0]
+        return self._in_order(name, lake_of(self.config).gold(self._spark, name, stored_in).read())
 
     def _expected(self, name: str) -> DataFrame:
         session = self._spark.newSession()

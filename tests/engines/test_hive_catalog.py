@@ -1,8 +1,6 @@
 """A real Hive metastore is updated, and a second Spark session that knows only the metastore reads equal rows."""
 
 import json
-import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
 from support.cataloged_lake import DATABASES, SILVER, CatalogedLake, entries
+from support.one_server import started
 from support.reading_by_name import Reader, reading
 from typer.testing import CliRunner
 
@@ -40,19 +39,11 @@ class Server:
     """A metastore in a separate process, which a test may stop and start again."""
 
     def __init__(self, folder: Path) -> None:
-        (folder / "logs").mkdir(parents=True)
         self._metastore = Metastore(Site(folder, choose_ports(folder), find_java(), (), folder))
-        self._log = folder / "logs" / "metastore.log"
         self.address = self._metastore.address
 
     def start(self) -> None:
-        self._metastore.prepare()
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._metastore.command(), stdout=log, stderr=log)
-        deadline = time.monotonic() + 60
-        while not self._metastore.is_ready():
-            assert self._process.poll() is None and time.monotonic() < deadline, self._log.read_text()
-            time.sleep(0.2)
+        self._process = started(self._metastore)
 
     def stop(self) -> None:
         self._process.kill()

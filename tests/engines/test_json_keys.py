@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from support import wire
 from support.converters import ENVELOPE, TABLE, AnyIdRegistry, Lake, event, row
 
-from cdc_lake.bronze.primary_key import MIN_RECORDS
+from cdc_lake.bronze.schema_resolution import MIN_RECORDS
 from cdc_lake.operations.quarantine import OffsetRange, Selection
 from cdc_lake.operations.rebuild import RebuildOptions, run_rebuild
 from cdc_lake.operations.replay import replay_quarantined

@@ -7,9 +7,9 @@ import pytest
 from conformance.by_lake import table_rows
 from pyspark.sql import SparkSession
 from support.events import OPTIONAL_STRING, START_MS, Record, Topic
-from support.lake import Lake
+from support.lake import MOVABLE_TYPES, Lake
 
-from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, StorageConfig, TableConfig
+from cdc_lake.config import Config, LakeConfig, StorageConfig, TableConfig
 from cdc_lake.errors import UnknownTableError
 from cdc_lake.lake.side import SideTable
 from cdc_lake.operations.maintain import Layer, run_maintain
@@ -55,7 +55,8 @@ def test_maintain_keeps_rows_compacts_logs_and_fold_continues(
     lake = Lake(spark, tmp_path, topic)
     properties: dict[str, dict[str, str]] = {"delta": AT_ONCE, "hudi-cow": {}, "hudi-mor": NEVER}
     settings = config(
-        tmp_path, *(held.model_copy(update={"properties": properties[name]}) for name, held in TABLE_TYPES.items())
+        tmp_path,
+        *(storage.model_copy(update={"properties": properties[name]}) for name, storage in MOVABLE_TYPES.items()),
     )
     targets = lake_of(settings).silver(topic.table)
 

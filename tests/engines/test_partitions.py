@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from conformance.by_lake import table_rows
 from pyspark.sql import SparkSession
 from support.events import OPTIONAL_STRING, PLACEHOLDER, START_MS, Record, Topic
-from support.lake import Lake, step
+from support.lake import MOVABLE_TYPES, Lake, step
 
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, StorageConfig, TableConfig, TableType
 from cdc_lake.errors import ConfigError
@@ -41,7 +41,7 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "table")
 
 
-@pytest.fixture(params=get_args(TableType))
+@pytest.fixture(params=MOVABLE_TYPES)
 def table_type(request: pytest.FixtureRequest) -> TableType:
     found: TableType = request.param
     return found
@@ -230,5 +230,6 @@ def test_artist_changing_partitions_is_right_in_each_version(
         assert lives([row.asDict() for row in table.read(at).collect()] for at in instants) == expected
         by_others = [table_rows(target.path, at) for at in instants]
         assert lives(by_others) == expected
-        places = {row["id"]: row["partition_nationality"] for row in by_others[-1]}
-        assert places.get(ARTIST) == (at_last and at_last[1])
+        if target.storage.format != "iceberg":  # its partitions are hidden
+            places = {row["id"]: row["partition_nationality"] for row in by_others[-1]}
+            assert places.get(ARTIST) == (at_last and at_last[1])

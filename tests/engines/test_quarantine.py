@@ -25,8 +25,7 @@ from cdc_lake.bronze.run import run_bronze
 from cdc_lake.cli.app import app
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig, TableType
 from cdc_lake.errors import ConfigError
-from cdc_lake.lake.readers import SparkReader
-from cdc_lake.lake.states import bronze_state, silver_state
+from cdc_lake.lake.readers import SparkReader, bronze_state, silver_state
 from cdc_lake.operations import quarantine as quarantine_module
 from cdc_lake.operations import replay as replay_module
 from cdc_lake.operations.quarantine import ALL, OffsetRange, QuarantineListing, Selection, list_quarantined
@@ -233,9 +232,18 @@ def test_metrics_count_what_is_quarantined_now(here: QuarantineLake, caplog: pyt
     assert quarantined() == [0, 0]
     command = f"run `cdc-lake quarantine list --table {name}`"
     broken, rejected = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
-    assert broken.startswith(f"{name}: 1 records of batch 1 were quarantined, first [0]@1: value: the bytes end")
+    assert broken.startswith(f"{name}: records of batch 1 in quarantine: 1, first [0]@1: value: the bytes end")
     assert rejected == f"{name}: events are rejected, because they do not meet positive (1); {command}"
     assert broken.endswith(command)
+
+
+def test_log_has_the_first_reason_of_any_stage(here: QuarantineLake, caplog: pytest.LogCaptureFixture) -> None:
+    good, other, cut = (here.change(number, number, number, op="c") for number in (1, 2, 3))
+
+    here.land(good, replace(other, value=b"\0\0\0\0\x63 of no schema"), replace(cut, value=(cut.value or b"")[:-3]))
+
+    (warned,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    assert "records of batch 1 in quarantine: 2, first [0]@1: value: schema id 99 is not in the registry" in warned
 
 
 @pytest.mark.core

@@ -14,16 +14,18 @@ from pyspark.sql import SparkSession
 from support import CHECKOUT
 from support.events import START_MS, Topic, connect, decimal
 from support.fakes import FakeBroker
+from support.iceberg_rest import rest_catalog
 from support.three_layers import succeeded
 
 from cdc_lake.bronze.run import run_bronze
-from cdc_lake.config import Config, GoldConfig, LakeConfig, StorageConfig, TableConfig
+from cdc_lake.config import Config, GoldConfig, IcebergConfig, LakeConfig, StorageConfig, TableConfig
 from cdc_lake.gold.run import run_gold
 from cdc_lake.silver.run import run_silver
+from cdc_lake.spark.session import active_session, sibling
 
 PAGE = (CHECKOUT / "docs" / "how-to" / "query.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-ROOT = "/data/lake"
+ROOT, CATALOG = "/data/lake", "http://catalog.internal:8181"
 TABLE, MODEL = "shop.public.orders", "revenue"
 COLUMNS = {
     "amount": ["null", decimal(10, 2)],
@@ -40,17 +42,22 @@ SELECT 1 AS id, sum(amount) AS amount FROM orders
 """
 
 
-def make_lake(spark: SparkSession, root: Path, storage: StorageConfig) -> str:
-    """A lake with two live orders and a deleted one, and a gold table with their sum; returns its root."""
+def make_lake(spark: SparkSession, root: Path, storage: StorageConfig, **settings: Any) -> str:
+    """A lake with two live orders and a deleted one, and a gold table with their sum; returns its root.
+
+    Args:
+        settings: more of `LakeConfig`'s.
+    """
     topic, broker, models = Topic(COLUMNS, table=TABLE), FakeBroker(), root / "models"
     micros = int(PLACED_AT.timestamp() * 1_000_000)
     for key, amount in enumerate(("19.90", "5.00", "-0.05"), 1):
         broker.append(topic.change("c", key, {"amount": Decimal(amount), "placed_at": micros}, lsn=key))
     broker.append(topic.change("d", 2, lsn=4, ts_ms=START_MS + 4))
     models.mkdir()
-    (models / f"{MODEL}.sql").write_text(QUERY, encoding="utf-8")
+    gold = "delta" if storage.format == "hudi" else storage.format
+    (models / f"{MODEL}.sql").write_text(f"-- table: {{format: {gold}}}\n{QUERY}", encoding="utf-8")
     config = Config(
-        lake=LakeConfig(root=str(root / "lake")),
+        lake=LakeConfig(root=str(root / "lake"), **settings),
         gold=GoldConfig(models=str(models)),
         defaults=TableConfig(storage=(storage,)),
     )
@@ -80,8 +87,7 @@ def as_rows(value: Any) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in value)
 
 
-def run_python(text: str) -> Mapping[str, Any]:
-    names: dict[str, Any] = {}
+def run_python(text: str, **names: Any) -> Mapping[str, Any]:
     exec(text, names)
     return names
 
@@ -111,6 +117,29 @@ def test_hudi_lines_return_live_rows(spark: SparkSession, tmp_path: Path) -> Non
 
     assert as_rows(spark.table("orders").collect()) == spark_rows()
     assert as_rows(run_python(python)["live"]) == LIVE
+
+
+def test_iceberg_lines_return_live_rows(spark: SparkSession, tmp_path: Path) -> None:
+    with rest_catalog(tmp_path / "catalog") as address:
+        storage, catalog = StorageConfig(format="iceberg", type="mor"), IcebergConfig(catalog="rest", uri=address)
+        root = make_lake(spark, tmp_path, storage, iceberg=catalog)
+        (_, by_pyiceberg), (by_spark,) = (blocks(heading, "python", root) for heading in ("pyiceberg", "Spark"))
+
+        found = run_python(by_pyiceberg.replace(CATALOG, address))
+        session = sibling(spark)
+        with active_session(session):
+            in_spark = run_python(by_spark.replace(CATALOG, address), spark=session)["live"].collect()
+
+    assert as_rows(in_spark) == spark_rows()
+    assert (as_rows(found["live"]), as_rows(found["revenue"])) == (LIVE, [(1, REVENUE)])
+
+
+def test_iceberg_lines_with_the_default_catalog_return_live_rows(spark: SparkSession, tmp_path: Path) -> None:
+    root = make_lake(spark, tmp_path, StorageConfig(format="iceberg", type="mor"))
+
+    found = run_python(blocks("pyiceberg", "python", root)[0])
+
+    assert (as_rows(found["live"]), as_rows(found["revenue"])) == (LIVE, [(1, REVENUE)])
 
 
 def spark_rows() -> list[tuple[Any, ...]]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from conformance.by_lake import table_rows
 from pyspark.sql import SparkSession
-from support.lake import step
+from support.lake import in_catalog, step
 
 from cdc_lake.config import TABLE_TYPES, StorageConfig
 from cdc_lake.lake.lake import silver_table
@@ -31,7 +31,7 @@ def changes(spark: SparkSession, commit: int, rows: dict[int, tuple[str, int] | 
 
 
 def rows(path: str, version: int) -> Rows:
-    """The rows of a version, read by delta-rs or hudi-rs."""
+    """The rows of a version, read by delta-rs, hudi-rs or pyiceberg."""
     return {row["id"]: (row["part"], row["n"], row["__batch"]) for row in table_rows(path, version)}
 
 
@@ -63,14 +63,15 @@ def test_diff_of_two_versions_lists_before_and_after_images(
     rng = random.Random(8)
     wanted = storage.model_copy(update={"partition_by": ("part",)})
     path = str(tmp_path / "table")
-    table = silver_table(spark, path, wanted)
-    versions = []
+    table = silver_table(spark, path, wanted, in_catalog(path))
+    versions, progress = [], step(0)
     for commit in range(1, 5):
         batch = {
             number: None if rng.random() < 0.2 else (rng.choice(("a b", "c%/=", "")), rng.randrange(9))
             for number in rng.sample(range(40), 40 if commit == 1 else 6)
         }
-        versions.append(table.merge(changes(spark, commit, batch), step(commit)).version)
+        progress = progress.next("a run") if commit > 1 else step(1)
+        versions.append(table.merge(changes(spark, commit, batch), progress).version)
         if commit == 3:
             table.maintain()
             versions.append(table.version())

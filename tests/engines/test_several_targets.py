@@ -9,9 +9,9 @@ import pytest
 from conformance.by_lake import silver_rows
 from pyspark.sql import SparkSession
 from support.events import OPTIONAL_INT, OPTIONAL_STRING, PLACEHOLDER, START_MS, Record, Topic
-from support.lake import Lake
+from support.lake import MOVABLE_TYPES, Lake
 
-from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig
+from cdc_lake.config import Config, LakeConfig, TableConfig
 from cdc_lake.operations.status import status
 from cdc_lake.runs.report import Report
 from cdc_lake.silver.run import run_silver
@@ -25,7 +25,7 @@ LAYERS = {"": "silver", "@hudi_cow": "silver_hudi_cow", "@hudi_mor": "silver_hud
 def config(root: Path) -> Config:
     return Config(
         lake=LakeConfig(root=str(root)),
-        defaults=TableConfig(storage=tuple(TABLE_TYPES.values()), deletes={"mode": "hard"}),
+        defaults=TableConfig(storage=tuple(MOVABLE_TYPES.values()), deletes={"mode": "hard"}),
     )
 
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -12,6 +11,7 @@ from delta.tables import DeltaTable as SparkDeltaTable
 from deltalake import DeltaTable, write_deltalake
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from support.lake import one_winner
 
 from cdc_lake.errors import NoProgressError, TableLockedError
 from cdc_lake.tables.contract import Changes, Commit
@@ -242,20 +242,16 @@ def test_progress_is_found_on_any_line_of_a_commit(appended: Appended, copied: D
 def test_concurrent_table_creation_has_one_winner(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
 
-    def create(number: int) -> str | Progress:
+    committed: dict[int, Progress] = {}
+
+    def create(number: int) -> None:
         session = spark.newSession()
-        try:
-            return DeltaLakeTable(session, path).append(rows(session, number), bronze(1)).progress
-        except TableLockedError as error:
-            return error.code
+        committed[number] = DeltaLakeTable(session, path).append(rows(session, number), bronze(1)).progress
 
-    with ThreadPoolExecutor(2) as pool:
-        ended = list(pool.map(create, (1, 2)))
+    winner = one_winner(create, (1, 2))
 
-    (winner,) = [progress for progress in ended if isinstance(progress, Progress)]
-    assert "CDC-600" in ended
-    assert DeltaLakeTable(spark, path).progress() == winner
-    assert set(held(DeltaLakeTable(spark, path))) == {ended.index(winner) + 1}
+    assert DeltaLakeTable(spark, path).progress() == committed[winner]
+    assert set(held(DeltaLakeTable(spark, path))) == {winner}
 
 
 def test_commit_settings_do_not_leak_into_the_session(spark: SparkSession, table: DeltaLakeTable) -> None:

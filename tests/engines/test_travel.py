@@ -24,7 +24,7 @@ from cdc_lake.runs.context import lake_of
 from cdc_lake.silver.run import run_silver
 from cdc_lake.tables.contract import Changes
 from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.progress import GoldProgress
+from cdc_lake.tables.progress import GoldProgress, Progress
 
 COLUMNS = {"n": OPTIONAL_INT, "body": OPTIONAL_STRING}
 TABLE = "pagila.public.thing"
@@ -59,11 +59,12 @@ def written(spark: SparkSession, target: SilverTarget) -> tuple[list[int], list[
     kind = "id int, n int, body string, __deleted boolean, __batch bigint, __source_ts_ms bigint"
     kind += ", __key string, __keep array<string>, __delete boolean"
     table, versions, times = target.open(spark), list[int](), [datetime.now(UTC)]
+    progress: Progress | None = None
     for number, (before, after) in enumerate(pairwise([{}, *STATES[:3]]), 1):
         changed = {key: row for key, row in after.items() if before.get(key) != row}
         changed |= {key: (None, None) for key in before.keys() - after.keys()}
         rows = [(k, *row, False, number, 0, f"{k}", [], row == (None, None)) for k, row in changed.items()]
-        progress = step(number, keys=("id",))
+        progress = progress.next("a run") if progress else step(number, keys=("id",))
         versions.append(table.merge(Changes(spark.createDataFrame(rows, kind), ["id"]), progress).version)
         times.append(datetime.now(UTC))
     return versions, times
@@ -131,8 +132,10 @@ def test_delta_versions_are_read_by_number_and_time(
     check_versions(spark, config(root, IN_DELTA), versions, times)
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("table_type", ["hudi-cow", "hudi-mor"])
+@pytest.mark.parametrize(
+    "table_type",
+    ["iceberg-mor", *(pytest.param(name, marks=pytest.mark.deep) for name in ("hudi-cow", "hudi-mor", "iceberg-cow"))],
+)
 def test_versions_of_all_table_types_are_read_by_number_and_time(
     spark: SparkSession, tmp_path: Path, table_type: TableType
 ) -> None:
@@ -294,7 +297,7 @@ def test_bronze_and_gold_are_read_at_earlier_versions(
 
 @pytest.mark.hudi
 @pytest.mark.deep
-def test_every_commit_of_three_table_types_is_readable(spark: SparkSession, tmp_path: Path) -> None:
+def test_every_commit_of_all_table_types_is_readable(spark: SparkSession, tmp_path: Path) -> None:
     topic = Topic(COLUMNS)
     settings = config(tmp_path, *TABLE_TYPES.values(), deletes={"mode": "hard"})
     lake, targets = Lake(spark, tmp_path, topic), lake_of(settings).silver(topic.table)
@@ -305,7 +308,8 @@ def test_every_commit_of_three_table_types_is_readable(spark: SparkSession, tmp_
         for target in targets:
             versions[target.name].append(target.open(spark).version())
 
-    assert list(versions) == [topic.table, f"{topic.table}@hudi_cow", f"{topic.table}@hudi_mor"]
+    others = ("hudi_cow", "hudi_mor", "iceberg_cow", "iceberg_mor")
+    assert list(versions) == [topic.table, *(f"{topic.table}@{name}" for name in others)]
     for target in targets:
         assert [at(spark, settings, target.name, version) for version in versions[target.name]] == STATES
         assert [held(table_rows(target.path, version)) for version in versions[target.name]] == STATES

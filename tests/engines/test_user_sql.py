@@ -10,7 +10,7 @@ from test_gold import PER_KIND, THING, THINGS, Lake
 from cdc_lake.config import Expectation
 from cdc_lake.errors import ConfigError
 from cdc_lake.runs.user_sql import with_unmet
-from cdc_lake.silver.append import _derived
+from cdc_lake.silver.commit import _derived
 from cdc_lake.silver.events import with_deletes
 
 pytestmark = pytest.mark.core

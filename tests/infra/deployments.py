@@ -220,13 +220,19 @@ class Stack:
     def _not(self, argument: Any) -> bool:
         return not self.resolved(argument[0])
 
+    def _or(self, argument: Any) -> bool:
+        return any(self._holds(one["Condition"]) for one in argument)
 
-def stack(target: str = "serverless", *, msk: bool = True, hudi: bool = True, glue_registry: bool = True) -> Stack:
+
+def stack(
+    target: str = "serverless", *, msk: bool = True, hudi: bool = True, iceberg: bool = True, glue_registry: bool = True
+) -> Stack:
     """The template with the same switches as `holds` of names.tf."""
     return Stack(
         Target=target,
         MskClusterArn=MSK if msk else "",
         Hudi="true" if hudi else "false",
+        Iceberg="true" if iceberg else "false",
         RegistryType="glue" if glue_registry else "apicurio",
     )
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from deployments import INFRA
 
-from cdc_lake.lake.states import TableState
+from cdc_lake.lake.readers import TableState
 from cdc_lake.runs.metrics import run_samples, samples
 from cdc_lake.runs.report import COUNTS, PHASES, Report, TableReport
 

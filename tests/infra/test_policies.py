@@ -38,9 +38,11 @@ REASONS = {
 TOPIC = f"{PREFIX}.public.film"
 CONFIG = Config(
     lake=LakeConfig(root=f"arn:aws:s3:::{LAKE}"),
-    defaults=TableConfig(storage=(StorageConfig(), StorageConfig(format="hudi", type="mor"))),
+    defaults=TableConfig(
+        storage=(StorageConfig(), StorageConfig(format="hudi", type="mor"), StorageConfig(format="iceberg"))
+    ),
 )
-DELTA, HUDI = lake_of(CONFIG).silver(TOPIC)
+DELTA, HUDI, ICEBERG = lake_of(CONFIG).silver(TOPIC)
 BRONZE, GOLD = lake_of(CONFIG).path("bronze", TOPIC), lake_of(CONFIG).path("gold", "film_revenue")
 ROOT = CONFIG.lake.root
 PART, LOG = "part-00000.snappy.parquet", "_delta_log/00000000000000000001.json"
@@ -50,16 +52,17 @@ DATA = {
     "side": f"{DELTA.side}/{PART}",
     "silver in Hudi": f"{HUDI.path}/{PART}",
     "side of it": f"{HUDI.side}/{PART}",
+    "silver in Iceberg": f"{ICEBERG.path}/{PART}",
     "gold": f"{GOLD}/{PART}",
 }
 READS = {
     "bronze": {"bronze"},
-    "silver": {"bronze", "silver", "side", "silver in Hudi", "side of it"},
+    "silver": {"bronze", "silver", "side", "silver in Hudi", "side of it", "silver in Iceberg"},
     "gold": {"silver", "gold"},
     "maintain": set(DATA),
 }
 WRITES = {**READS, "silver": READS["silver"] - {"bronze"}, "gold": {"gold"}}
-SWITCHES = ("msk", "hudi", "glue_registry")
+SWITCHES = ("msk", "hudi", "iceberg", "glue_registry")
 
 
 def languages(layer: str, **holds: bool) -> Iterator[list[Statement]]:
@@ -138,7 +141,7 @@ def test_the_lint_refuses_a_bad_statement(change: Statement) -> None:
     assert complaints([good | change], {"A": " "}) != []
 
 
-@pytest.mark.parametrize("holds", [*product((False, True), repeat=3)], ids=str)
+@pytest.mark.parametrize("holds", [*product((False, True), repeat=4)], ids=str)
 @pytest.mark.parametrize("layer", LAYERS)
 def test_both_languages_grant_a_layer_the_same(layer: str, holds: tuple[bool, ...]) -> None:
     terraform, cloudformation = languages(layer, **dict(zip(SWITCHES, holds, strict=True)))
@@ -191,6 +194,31 @@ def test_hudi_writers_may_delete_only_data_of_hudi_tables() -> None:
     assert gone["bronze"] == [set()] * 2
     assert gone["silver"] == [{"silver", "silver in Hudi"}] * 2
     assert gone["gold"] == [{"gold"}] * 2
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_iceberg_writers_may_delete_only_metadata(holds: bool) -> None:
+    file = "_iceberg/00001-0f0f.metadata.json"
+    tables = {"silver": [DELTA.path, ICEBERG.path], "gold": [GOLD], "bronze": []}
+
+    for layer, folders in tables.items():
+        for statements in languages(layer, iceberg=holds):
+            assert [may(statements, "s3:DeleteObject", f"{folder}/{file}") for folder in folders] == [holds] * len(
+                folders
+            )
+            assert not any(may(statements, "s3:DeleteObject", data) for data in DATA.values())
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_gold_finds_and_maintenance_commits_iceberg_tables(holds: bool) -> None:
+    arns = {name: f"arn:aws:glue:eu-central-1:123456789012:table/{PREFIX}_{name}/film" for name in ("silver", "gold")}
+
+    for statements in languages("gold", iceberg=holds):
+        assert may(statements, "glue:GetTable", arns["silver"]) == holds
+        assert not may(statements, "glue:UpdateTable", arns["silver"])
+    for statements in languages("maintain", iceberg=holds):
+        for action in ("glue:GetTable", "glue:UpdateTable"):
+            assert {may(statements, action, arn) for arn in arns.values()} == {holds}
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ from deployments import (
 )
 from support import CHECKOUT
 
-from cdc_lake.catalogs.catalog import names_of
 from cdc_lake.config import Config, load_config
 from cdc_lake.runs.context import lake_of
 from cdc_lake.spark.jars import read_lock
@@ -240,16 +239,17 @@ def test_parameter_store_settings_are_valid(tmp_path: Path) -> None:
 def test_created_databases_are_those_the_catalog_uses() -> None:
     config = Config(**yaml.safe_load(config_texts()[0]))
     held = [{"format": "delta"}, {"format": "hudi"}, {"format": "hudi", "type": "mor"}]
-    wanted = {names_of(config.catalog, "bronze", "pagila.public.film")[0], names_of(config.catalog, "gold", "x")[0]}
+    held += [{"format": "iceberg"}, {"format": "iceberg", "type": "mor"}]
+    wanted = {config.catalog.name_of("bronze", "pagila.public.film")[0], config.catalog.name_of("gold", "x")[0]}
     for silver in (held, held[::-1]):
         several = config.model_copy(update={"defaults": config.defaults.model_validate({"storage": silver})})
         targets = lake_of(several).silver("pagila.public.film")
-        wanted |= {names_of(config.catalog, "silver", target.name)[0] for target in targets}
-    databases = stack(hudi=True).of_type("AWS::Glue::Database").values()
+        wanted |= {config.catalog.name_of("silver", target.name)[0] for target in targets}
+    databases = stack().of_type("AWS::Glue::Database").values()
 
     assert {one["DatabaseInput"]["Name"] for one in databases} == wanted
     assert {f"{PREFIX}_{name}" for name in re.findall(r'"(\w+)"', _databases_of_terraform())} == wanted
-    few = stack(hudi=False).of_type("AWS::Glue::Database").values()
+    few = stack(hudi=False, iceberg=False).of_type("AWS::Glue::Database").values()
     assert {one["DatabaseInput"]["Name"] for one in few} == {f"{PREFIX}_{layer}" for layer in LAYERS[:3]}
 
 
@@ -301,7 +301,7 @@ def test_scheduled_run_has_the_job_its_arguments_and_role(job: str) -> None:
 
 def test_shipped_jars_are_the_locked_ones_that_emr_lacks() -> None:
     locked = chain(*(read_lock(CHECKOUT / "conf" / "jars" / f"{name}.lock") for name in ("emr7", "msk")))
-    wanted = [jar.path(Path()).name for jar in locked if not re.match("delta|hudi", jar.artifact)]
+    wanted = [jar.path(Path()).name for jar in locked if not re.match("delta|hudi|iceberg|sqlite", jar.artifact)]
     words = json.loads(scheduled("ec2")["bronze"]["Target"]["Input"])["Steps"][0]["HadoopJarStep"]["Args"]
     shipped = words[words.index("--jars") + 1].split(",")
 

@@ -1,6 +1,10 @@
-"""Bronze and silver of many records of almost the largest size; prints each layer's report in one line of JSON."""
+"""Bronze and silver of records of almost the largest size; prints each layer's report in one line of JSON.
+
+Environment variable: LARGE_RECORDS, their number.
+"""
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -23,7 +27,7 @@ from cdc_lake.sources.logs import Span
 from cdc_lake.spark.session import build_session
 from cdc_lake.tables.progress import Identity
 
-RECORDS, BYTES = 60, 14_800_000
+BYTES = 14_800_000
 _FIRST_KEY = 100
 """The first key: all keys and log positions take the same number of bytes, so the text begins at the same one."""
 
@@ -31,10 +35,10 @@ _FIRST_KEY = 100
 class LargeBroker(FakeBroker):
     """A fake: Spark's executors add a long text to each value, so that only they hold it."""
 
-    def __init__(self) -> None:
+    def __init__(self, records: int) -> None:
         super().__init__()
         text, starts = "x" * BYTES, set[int]()
-        for offset in range(RECORDS):
+        for offset in range(records):
             number = _FIRST_KEY + offset
             body = wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, event("c", row(number, text), number)))
             value, _ = wire.framed("id4", "id:2", body, "value")
@@ -65,7 +69,7 @@ class LargeBroker(FakeBroker):
 
 
 if __name__ == "__main__":
-    config, broker, registry = load_config(), LargeBroker(), numbered_registry()
+    config, broker, registry = load_config(), LargeBroker(int(os.environ["LARGE_RECORDS"])), numbered_registry()
     spark = build_session("large records", config.max_record_bytes)
     reports = (
         run_bronze(config, [TABLE.name], spark, source=broker, registry=registry),

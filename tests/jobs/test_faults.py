@@ -126,7 +126,11 @@ def content(root: Path, layer: str) -> Content:
 def rows(table: DeltaTable) -> list[str]:
     """The rows as texts, without the times of their commits."""
     found = table.to_pyarrow_table().drop_columns({"ingest_date", "at_ms"} & set(table.schema().to_arrow().names))
-    return sorted(json.dumps(row, default=str, sort_keys=True) for row in found.to_pylist())
+    return as_texts(found.to_pylist())
+
+
+def as_texts(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    return sorted(json.dumps(row, default=str, sort_keys=True) for row in rows)
 
 
 class Driver:
@@ -190,11 +194,12 @@ class Driver:
 
 
 @contextmanager
-def stopped(layer: str, root: Path, batch: int, **variables: str) -> Iterator[Driver]:
-    """A driver that is suspended after it has planned a batch."""
-    with Driver(layer, root, f"{layer}.after_plan:batch={batch}:pause=5", **variables) as driver:
+def stopped(layer: str, root: Path, batch: int, point: str = "", **variables: str) -> Iterator[Driver]:
+    """A driver that is suspended at a failpoint; without one, after it has planned a batch."""
+    point = point or f"{layer}.after_plan"
+    with Driver(layer, root, f"{point}:batch={batch}:pause=5", **variables) as driver:
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while f"after_plan batch {batch} now" not in driver.said:
+        while f"{point} batch {batch} now" not in driver.said:
             assert time.monotonic() < deadline and not driver.has_ended, driver.said
             time.sleep(0.1)
         driver.stop()
@@ -286,10 +291,13 @@ def in_hudi(kind: Literal["cow", "mor"]) -> StorageConfig:
     return StorageConfig(format="hudi", type=kind, properties=OFTEN if kind == "mor" else {})
 
 
+def variables_of(held_in: StorageConfig, **lease: Any) -> dict[str, str]:
+    storage = {"CDC_LAKE__DEFAULTS__STORAGE": f"[{held_in.model_dump_json(exclude_none=True)}]"}
+    return storage | {f"CDC_LAKE__LAKE__LEASE__{name.upper()}": str(value) for name, value in lease.items()}
+
+
 def driver_on(held_in: StorageConfig, root: Path, failpoint: str = "") -> Driver:
-    variable = f"[{held_in.model_dump_json(exclude_none=True)}]"
-    lease = str(LEASE_SECONDS)
-    return Driver("silver", root, failpoint, CDC_LAKE__DEFAULTS__STORAGE=variable, CDC_LAKE__LAKE__LEASE__SECONDS=lease)
+    return Driver("silver", root, failpoint, **variables_of(held_in, seconds=LEASE_SECONDS))
 
 
 def is_under_way(timeline: Path, at: str) -> bool:
@@ -387,9 +395,91 @@ def test_killed_run_on_hudi_is_recovered_by_the_next(
     assert after.error is None and after.batches > 0
     found = [{name: row[name] for name in row if not name.startswith("_hoodie_")} for row in silver_rows(left, TABLE)]
     assert all(row.pop("__key") for row in found)
-    assert sorted(json.dumps(row, default=str, sort_keys=True) for row in found) == undisturbed["silver"].rows
+    assert as_texts(found) == undisturbed["silver"].rows
     timeline = left / timeline.relative_to(root)
     assert not [one for one in timeline.glob("*.inflight") if is_under_way(timeline, one.name)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "point"),
+    [
+        ("mor", "iceberg.after_stage"),
+        *(
+            pytest.param(kind, point, marks=pytest.mark.deep)
+            for kind, point in [
+                ("cow", "iceberg.after_stage"),
+                *product(("cow", "mor"), ("silver.after_plan", "silver.after_side", "silver.after_merge")),
+            ]
+        ),
+    ],
+)
+def test_killed_run_on_iceberg_is_recovered_by_the_next(
+    run: Run,
+    landed: Path,
+    undisturbed: dict[str, Content],
+    tmp_path: Path,
+    kind: Literal["cow", "mor"],
+    point: str,
+) -> None:
+    root, held_in = Path(shutil.copytree(landed, tmp_path / "lake")), StorageConfig(format="iceberg", type=kind)
+    with driver_on(held_in, root, f"{point}:batch=2:kill9") as driver:
+        assert driver.ended() == KILLED, driver.said
+
+    after = run("silver", root, held_in=held_in)
+
+    assert after.error is None and after.batches == BATCHES - (2 if point == "silver.after_merge" else 1)
+    assert as_texts(silver_rows(root, TABLE)) == undisturbed["silver"].rows
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("kind", ["cow", "mor"])
+def test_second_driver_on_iceberg_exits_40_and_first_completes(
+    run: Run, landed: Path, undisturbed: dict[str, Content], tmp_path: Path, kind: Literal["cow", "mor"]
+) -> None:
+    root, held_in = Path(shutil.copytree(landed, tmp_path / "lake")), StorageConfig(format="iceberg", type=kind)
+    with stopped("silver", root, 2, "iceberg.after_stage", **variables_of(held_in)) as first:
+        second = run("silver", root, held_in=held_in)
+        first.go_on()
+        code = first.ended()
+
+    assert second.error and second.error.exit_code == 40
+    assert "it is being written by run " in second.error.message
+    assert code == 0, first.said
+    assert as_texts(silver_rows(root, TABLE)) == undisturbed["silver"].rows
+
+
+TAKEN_OVER, COMMITTED = "has taken over the table", "committed before batch 2 of this run"
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("kind", "point", "lease", "reason"),
+    [
+        ("mor", "silver.after_plan", {"seconds": LEASE_SECONDS}, TAKEN_OVER),
+        ("mor", "silver.after_plan", {"enabled": False}, COMMITTED),
+        *((kind, "iceberg.after_stage", {"seconds": LEASE_SECONDS}, COMMITTED) for kind in ("cow", "mor")),
+    ],
+)
+def test_stopped_driver_on_iceberg_exits_40_after_another(
+    run: Run,
+    landed: Path,
+    undisturbed: dict[str, Content],
+    tmp_path: Path,
+    kind: Literal["cow", "mor"],
+    point: str,
+    lease: dict[str, Any],
+    reason: str,
+) -> None:
+    root, held_in = Path(shutil.copytree(landed, tmp_path / "lake")), StorageConfig(format="iceberg", type=kind)
+    with stopped("silver", root, 2, point, **variables_of(held_in, **lease)) as first:
+        time.sleep(LEASE_SECONDS)
+        second = run("silver", root, held_in=held_in, **lease)
+        first.go_on()
+        code = first.ended()
+
+    assert second.error is None and second.batches == BATCHES - 1
+    assert code == 40 and reason in first.said, first.said
+    assert as_texts(silver_rows(root, TABLE)) == undisturbed["silver"].rows
 
 
 KEYS = (1, 2, 3)

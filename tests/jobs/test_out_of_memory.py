@@ -11,7 +11,7 @@ import duckdb
 import pytest
 from bronze_out_of_memory import LARGE, LAST
 from deltalake import DeltaTable
-from layers_of_large_records import BYTES, RECORDS
+from layers_of_large_records import BYTES
 from submitting import CHECKOUT, Submit
 from support.events import TABLE
 
@@ -74,18 +74,18 @@ def test_reconcile_with_a_dead_jvm_writes_its_report(tmp_path: Path) -> None:
     assert reported_tables(tmp_path) == {tables[0]: "failed", tables[1]: "waiting"}
 
 
-@pytest.mark.deep
-def test_many_large_records_land_with_a_heap_of_1_gb(submit: Submit, lake: Path) -> None:
+@pytest.mark.parametrize("records", [12, pytest.param(60, marks=pytest.mark.deep)])
+def test_many_large_records_land_with_a_heap_of_1_gb(submit: Submit, lake: Path, records: int) -> None:
     job = Path(__file__).with_name("layers_of_large_records.py")
 
-    ended = submit("bronze", before=("--driver-memory", "1g"), job=job, seconds=900)
+    ended = submit("bronze", before=("--driver-memory", "1g"), job=job, seconds=900, LARGE_RECORDS=str(records))
 
     assert ended.code == 0, ended.said[-4000:]
     bronze, silver = ended.report["bronze"], ended.report["silver"]
     assert (bronze["error"], silver["error"]) == (None, None)
-    assert bronze["rows"]["ok"] == RECORDS
+    assert bronze["rows"]["ok"] == records
     assert min(bronze["batches"], silver["batches"]) > 1
-    assert silver_lengths(lake / "silver" / Path(*TABLE.split("."))) == [(BYTES, RECORDS)]
+    assert silver_lengths(lake / "silver" / Path(*TABLE.split("."))) == [(BYTES, records)]
 
 
 def silver_lengths(table: Path) -> list[tuple[int, int]]:

@@ -3,27 +3,36 @@ tests/servers/test_packages.py.
 """
 
 import json
+import os
+import re
+import sqlite3
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import boto3
 import pytest
 from conformance.by_lake import table_rows
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.table import StaticTable, Table
 from submitting import CHECKOUT, RECORDS, Submit
 from support.buckets import LAKE, Bucket
 from support.events import OPTIONAL_STRING, Topic
+from support.iceberg_rest import jars_of, proxy, rest_catalog
+from support.lake import MOVABLE_TYPES
 from support.plain_spark import PlainSpark, cluster, losing_a_worker, remove
 from support.sink_files import write_files
 
-from cdc_lake.config import TABLE_TYPES
 from cdc_lake.demo.jobs import Jobs
 from cdc_lake.demo.servers.stack import Stack
 from cdc_lake.spark.jars import sha256
 
-ALL_TYPES = json.dumps([held_in.model_dump(exclude_none=True) for held_in in TABLE_TYPES.values()])
+ALL_TYPES = json.dumps([held_in.model_dump(exclude_none=True) for held_in in MOVABLE_TYPES.values()])
 IN_TURN = Path(__file__).with_name("in_turn.py")
 THING = "submitted/public/thing"
+IN_CATALOG = ("submitted_silver", "public_thing")
 MODEL = """-- name: names
 -- keys: [id]
 -- sources: {thing: submitted.public.thing}
@@ -67,7 +76,7 @@ def test_package_manifest_lists_every_file(plain: PlainSpark) -> None:
         name: sha256(plain.package / name) for name in there - {"upload.json"}
     }
     only_on_clusters = {file.path.split("/")[1].split("-")[0] for file in plan.files if file.on == ("cluster",)}
-    assert only_on_clusters == {"delta", "hudi"}
+    assert only_on_clusters == {"delta", "hudi", "iceberg", "sqlite"}
     assert {file.path for file in plan.needed_on("emr")} >= {
         "jobs/bronze.py",
         "environment.tar.gz",
@@ -129,22 +138,22 @@ def test_all_layers_and_sink_files_run_on_s3(
         "CDC_LAKE__DEFAULTS__STORAGE": ALL_TYPES,
     }
 
-    ended = submit("-", *in_turn(jobs), job=IN_TURN, before=bucket.flags, **settings)
+    ended = submit("-", *in_turn(jobs), job=IN_TURN, before=bucket.flags(), **settings)
 
     assert ended.code == 0, ended.said
     no_cluster = ("--master", "spark://127.0.0.1:1")  # the session could not be created
     look = ("--", str(IN_TURN.with_name("look.py")), "status", "--json")
-    again = submit("-", *in_turn(jobs[:3]), *look, job=IN_TURN, before=(*bucket.flags, *no_cluster), **settings)
+    again = submit("-", *in_turn(jobs[:3]), *look, job=IN_TURN, before=(*bucket.flags(), *no_cluster), **settings)
     assert again.code == 0, again.said
     *reports, _ = again.out.splitlines()
-    assert "".join(reports).count("unchanged") == 1 + len(TABLE_TYPES) + 1
+    assert "".join(reports).count("unchanged") == 1 + len(MOVABLE_TYPES) + 1
     behind = [(one["layer"], one["behind_records"], one["quarantined"]) for one in again.report["tables"]]
     assert sorted(behind, key=str) == [
         ("bronze", 0, 0),
         ("bronze", None, 0),  # the broker does not have that topic
         ("gold", None, None),
-        *[("silver", 0, 0)] * len(TABLE_TYPES),
-        *[("silver", RECORDS, None)] * len(TABLE_TYPES),
+        *[("silver", 0, 0)] * len(MOVABLE_TYPES),
+        *[("silver", RECORDS, None)] * len(MOVABLE_TYPES),
     ]
     brought = tmp_path / "brought"
     bucket.download(brought)
@@ -155,3 +164,119 @@ def test_all_layers_and_sink_files_run_on_s3(
     kinds = {name.split("/")[1] for name in bucket.names() if name.startswith("lake/")}
     assert kinds >= {"bronze", "silver", "gold", "_schemas", "_runs", "_leases"}
     assert not [name for name in bucket.names() if name.endswith(".tmp")]
+
+
+def test_doctor_tries_a_lake_on_s3(stack: Stack, topic: str, aws: str, tmp_path: Path) -> None:
+    bucket = Bucket(aws)
+    settings = {**os.environ, "CDC_LAKE__STACK__FOLDER": str(stack.folder)}
+    settings["SPARK_CONF_DIR"] = str(bucket.spark_conf(tmp_path / "conf"))
+
+    def found(root: str) -> dict[str, str]:
+        ended = subprocess.run(
+            [sys.executable, str(IN_TURN.with_name("look.py")), "doctor", "--table", topic, "--json"],
+            env={**settings, "CDC_LAKE__LAKE__ROOT": root},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return {one["check"]: one["status"] for one in json.loads(ended.stdout)["findings"]}
+
+    good, absent = found(LAKE), found("s3a://absent/lake")
+
+    assert (good["jars"], good["lake"], good["retention"]) == ("ok", "ok", "ok")
+    assert not [name for name in bucket.names() if not name.endswith("/")], "the file is removed"
+    assert (absent["lake"], absent["retention"]) == ("fail", "skipped")
+
+
+def test_iceberg_on_s3_needs_a_catalog_and_uses_it(
+    submit: Submit, stack: Stack, topic: str, aws: str, tmp_path: Path
+) -> None:
+    bucket, catalog = Bucket(aws), tmp_path / "catalog.db"
+    settings = {
+        "CDC_LAKE__STACK__FOLDER": str(stack.folder),
+        "CDC_LAKE__LAKE__ROOT": LAKE,
+        "CDC_LAKE__DEFAULTS__STORAGE": json.dumps([{"format": "iceberg", "type": "mor"}]),
+    }
+    jobs = in_turn((("bronze", "--table", topic), ("silver", "--table", topic)))
+
+    refused = submit("-", *jobs, job=IN_TURN, before=bucket.flags(), **settings)
+    assert refused.code == 2
+    assert "Iceberg tables need a catalog" in refused.said
+
+    uri = {"CDC_LAKE__LAKE__ICEBERG__URI": f"jdbc:sqlite:{catalog}"}
+    ended = submit("-", *jobs, job=IN_TURN, before=bucket.flags(), **settings, **uri)
+
+    assert ended.code == 0, ended.said
+    with sqlite3.connect(catalog) as tables:
+        ((metadata,),) = tables.execute("SELECT metadata_location FROM iceberg_tables").fetchall()
+    assert_iceberg_rows(StaticTable.from_metadata(metadata, bucket.of_pyiceberg))
+
+
+def submit_iceberg(
+    submit: Submit, stack: Stack, topic: str, flags: Iterable[str], catalog: Mapping[str, str], **properties: str
+) -> str:
+    """Land a topic and merge it into an Iceberg table on S3, with a catalog; the job's output."""
+    ended = submit(
+        "-",
+        *in_turn((("bronze", "--table", topic), ("silver", "--table", topic))),
+        job=IN_TURN,
+        before=flags,
+        CDC_LAKE__STACK__FOLDER=str(stack.folder),
+        CDC_LAKE__LAKE__ROOT=LAKE,
+        CDC_LAKE__LAKE__ICEBERG=json.dumps({**catalog, "properties": properties}),
+        CDC_LAKE__DEFAULTS__STORAGE=json.dumps([{"format": "iceberg", "type": "mor"}]),
+        CATALOG_CREDENTIAL="lake:canary-1",
+    )
+    assert ended.code == 0, ended.said
+    return ended.said
+
+
+def assert_iceberg_rows(table: Table) -> None:
+    found = {(row["id"], row["name"]) for row in table.scan().to_arrow().to_pylist()}
+    assert found == {(number, f"name {number}") for number in range(RECORDS)}
+
+
+def test_iceberg_on_s3_uses_a_rest_catalog(submit: Submit, stack: Stack, topic: str, aws: str, tmp_path: Path) -> None:
+    bucket, events = Bucket(aws), tmp_path / "events"
+    events.mkdir()
+    logged = {"enabled": "true", "dir": events.as_uri(), "compress": "false"}
+    more = (part for name, value in logged.items() for part in ("--conf", f"spark.eventLog.{name}={value}"))
+    with rest_catalog(tmp_path / "rest", bucket.classpath(tmp_path)) as address:
+        catalog = {"catalog": "rest", "uri": address}
+        login = {"credential": "env:CATALOG_CREDENTIAL"}
+        said = submit_iceberg(submit, stack, topic, (*bucket.flags(), *more), catalog, **login)
+        assert_iceberg_rows(RestCatalog("rest", uri=address, **bucket.of_pyiceberg).load_table(IN_CATALOG))
+
+    bucket.download(tmp_path / "brought")
+    texts = [file.read_text() for folder in (events, tmp_path / "brought" / "_runs") for file in folder.iterdir()]
+    assert len(texts) > 2
+    assert not [text for text in (said, *texts) if "canary-1" in text]
+
+
+def test_iceberg_on_s3_signs_requests_to_a_rest_catalog(
+    submit: Submit, stack: Stack, topic: str, aws: str, tmp_path: Path
+) -> None:
+    bucket = Bucket(aws)
+    with rest_catalog(tmp_path / "rest", bucket.classpath(tmp_path)) as address, proxy(address) as server:
+        catalog = {"catalog": "rest", "uri": server.url}
+        signing = {"sigv4-enabled": "true", "signing-name": "glue", "signing-region": "eu-central-1"}
+        properties = {**bucket.of_iceberg, **{f"rest.{name}": value for name, value in signing.items()}}
+        submit_iceberg(submit, stack, topic, bucket.flags(*jars_of("aws")), catalog, **properties)
+        assert_iceberg_rows(RestCatalog("rest", uri=address, **bucket.of_pyiceberg).load_table(IN_CATALOG))
+
+    signed = {request.headers["Authorization"].partition(",")[0] for request in server.requests}
+    assert {re.sub("/[0-9]{8}/", "/day/", text) for text in signed} == {
+        "AWS4-HMAC-SHA256 Credential=nobody/day/eu-central-1/glue/aws4_request"
+    }
+
+
+def test_iceberg_on_s3_uses_glue(submit: Submit, stack: Stack, topic: str, aws: str) -> None:
+    bucket = Bucket(aws)
+    properties = {**bucket.of_iceberg, "glue.endpoint": aws}
+
+    submit_iceberg(submit, stack, topic, bucket.flags(*jars_of("aws")), {"catalog": "glue"}, **properties)
+
+    glue = boto3.client("glue", endpoint_url=aws, region_name="eu-central-1")
+    database, name = IN_CATALOG
+    metadata = glue.get_table(DatabaseName=database, Name=name)["Table"]["Parameters"]["metadata_location"]
+    assert_iceberg_rows(StaticTable.from_metadata(metadata, bucket.of_pyiceberg))

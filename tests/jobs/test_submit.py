@@ -301,7 +301,7 @@ def test_wrong_java_version_exits_2_and_names_the_right_one(submit: Submit, tmp_
     done = submit("silver", "--table", "t", job=job)
 
     assert done.code == 2
-    assert re.search(r"error CDC-202 Java other than 17 \(.* Java 21, .*\): .*; set JAVA_HOME to a Java 17", done.said)
+    assert re.search(r"error CDC-202 Java other than 17 .* \(.* Java 21, .*\): .*; install Java 17 and set", done.said)
     assert "Traceback" not in done.said
 
 

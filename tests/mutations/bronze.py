@@ -30,7 +30,7 @@ BRONZE: Mapping[str, Mutation] = {
     "column-names-are-not-checked": Mutation(
         "Bronze accepts records with columns that silver cannot have.",
         "pytest tests/engines/test_column_names.py::test_unusable_column_names_quarantine_their_records",
-        replaced("_refusal", "column_mapping.check(columns, in_hudi=settings.is_in_hudi)", by="None"),
+        replaced("_refusal", "column_mapping.check(columns, settings.formats)", by="None"),
     ),
     "events-of-a-transaction-are-replays": Mutation(
         "An equal position is a replay, even if all changes of a transaction share it.",

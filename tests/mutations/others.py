@@ -97,6 +97,27 @@ OTHERS: Mapping[str, Mutation] = {
         "pytest tests/engines/test_hudi.py::test_values_of_every_type_round_trip",
         replaced("has_short_decimals", "_LONG_DIGITS", by="0"),
     ),
+    "iceberg-commits-on-any-version": Mutation(
+        "An Iceberg commit is published although another run committed before it was staged.",
+        "pytest tests/engines/test_iceberg.py::test_second_driver_is_locked",
+        replaced("IcebergTable._check_follows", "own.progress.nonce != progress.follows", by="False"),
+    ),
+    "iceberg-publishes-over-other-commits": Mutation(
+        "An Iceberg commit is published although another run committed after it was staged.",
+        "pytest tests/engines/test_iceberg.py::test_commit_between_staging_and_publishing_is_noticed",
+        replaced(
+            "IcebergTable._publish",
+            'change.fastForwardBranch("main", branch).removeBranch(branch)',
+            by="change.removeBranch(branch).setCurrentSnapshot(staged.id)",
+        ),
+    ),
+    "iceberg-rollbacks-are-not-noticed": Mutation(
+        "After a rollback in Iceberg, commit numbers are reused.",
+        "pytest tests/engines/test_iceberg.py::test_rollback_returns_progress_and_reuses_no_commit_number",
+        replaced(
+            "IcebergMetadata.progress", "progress.model_copy(update=newest) if restores else progress", by="progress"
+        ),
+    ),
     "invalid-ids-become-paths": Mutation(
         "A record's schema id may be a path.",
         "pytest tests/unit/test_schema_files.py::test_invalid_id_is_neither_requested_nor_used_as_a_path",

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
+from cdc_lake.config import TABLE_TYPES
 from cdc_lake.spark.versions import PROFILES
 
 from .page import CHECKOUT, PAGE, Count, page, read_results, write_results
 
 _FOLDERS = ("tests/columns", "tests/engines", "tests/conformance")
 _ENVIRONMENTS = {"3.5": CHECKOUT / ".venv", "4.1": CHECKOUT / ".cdc_lake" / "spark41"}
-_TABLE_TYPES = ("delta", "hudi-cow", "hudi-mor")
 _KIT = ("K*", "N*", "T*", "missing-*", "--deletes", "hard", "--shape", "envelope", "--split", "none")
 """Logs of keys, names, values that were not sent, and missing rows, which differ most between engines."""
 
@@ -53,8 +53,9 @@ def _run(name: str, only: Sequence[str] | None) -> dict[str, Count]:
     files = [*_FOLDERS] if only is None else [file for file in only if file != "kit"]
     found = _tests(name, files) if files else {}
     if only is None or "kit" in only:
-        for table_type in _TABLE_TYPES if PROFILES[name].hudi else _TABLE_TYPES[:1]:
-            found |= _kit(name, table_type)
+        for table_type, storage in TABLE_TYPES.items():
+            if storage.format != "hudi" or PROFILES[name].hudi:
+                found |= _kit(name, table_type)
     return found
 
 

@@ -60,6 +60,12 @@ _UNSUPPORTED = (
         "Jobs reject tables with `format: hudi`, and tests of such tables do not run with this profile. These include "
         "the tests of the catalogs, whose lake has Hudi tables.",
     ),
+    (
+        "Delta tables for Iceberg readers (UniForm)",
+        "needs Delta Lake's artifact `delta-iceberg`, which was not available for these releases. Instead, list a "
+        "second entry of `storage` for the table, with `format: iceberg`.",
+    ),
+    ("Iceberg on Amazon EMR", "not tested. Jobs use EMR's own jar."),
     ("Spark 4.0 and 4.2", "rejected, because they were not tested. Delta Lake has releases for both."),
     (
         "Hudi tables that a newer Hudi wrote",
@@ -104,9 +110,10 @@ profile; if two profiles have the same Spark, set `CDC_LAKE_PROFILE`. The code i
 the names in `cdc_lake/spark/versions.py`.
 """
 _EMR = f"""
-All profiles use Java {JAVA_VERSION}. Spark 4 does not start on the small Java that `make setup` installs, which lacks
-the module `jdk.incubator.vector`. It needs a complete one (Debian: `openjdk-{JAVA_VERSION}-jre-headless`). `make demo`
-and everything else on Spark 3.5 does not need it.
+All profiles use Java {JAVA_VERSION}; `spark41` may also use Java 21. Spark 4 does not start on the small Java that
+`make setup` installs, which lacks the module `jdk.incubator.vector`. It needs a complete one (Debian:
+`openjdk-{JAVA_VERSION}-jre-headless` or `openjdk-21-jre-headless`). `make demo` and everything else on Spark 3.5 does
+not need it.
 
 To use another profile than the default one of the installed Spark:
 
@@ -117,7 +124,7 @@ export CDC_LAKE_PROFILE=spark35-hudi12 SPARK_CONF_DIR=my-conf
 
 ## On Amazon EMR
 
-On EMR, jobs use Amazon's builds of Delta Lake and Hudi, not the jars that cdc_lake ships.
+On EMR, jobs use Amazon's builds of Delta Lake, Hudi and Iceberg, not the jars that cdc_lake ships.
 """
 _RAN = """
 No suite was run on EMR. These releases combine Spark 3.5.6 with Delta Lake 3.3.2, and the open-source builds of this
@@ -147,10 +154,10 @@ it first, if that Java has a file `release`.
 
 def _profiles() -> list[str]:
     rows = [
-        (f"`{name}`", one.spark, one.scala, one.delta, one.hudi or _NONE, f"`conf/jars/{name}.lock`")
+        (f"`{name}`", one.spark, one.scala, one.delta, one.hudi or _NONE, one.iceberg, f"`conf/jars/{name}.lock`")
         for name, one in PROFILES.items()
     ]
-    return _table(("profile", "Spark", "Scala", "Delta Lake", "Hudi", "jars"), rows)
+    return _table(("profile", "Spark", "Scala", "Delta Lake", "Hudi", "Iceberg", "jars"), rows)
 
 
 def _releases() -> list[str]:

@@ -22,7 +22,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from pyspark.sql import SparkSession
 from support.events import FakeRegistry
 from support.kafka_server import PASSWORD, SCRAM_PASSWORD, USER, Provider, SecureKafka, running
-from support.registry_server import Certificates, FakeServer, serving
+from support.one_server import serving
+from support.registry_server import Certificates, FakeServer
 
 from cdc_lake.brokers import broker_login
 from cdc_lake.bronze.run import run_bronze

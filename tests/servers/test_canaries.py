@@ -14,7 +14,8 @@ import pytest
 import yaml
 from confluent_kafka import Producer
 from support.kafka_server import PASSWORD, USER, SecureKafka, running
-from support.registry_server import Certificates, FakeServer, serving
+from support.one_server import serving
+from support.registry_server import Certificates, FakeServer
 
 CANARY = "canary"
 """Part of the secret, and of no other text."""

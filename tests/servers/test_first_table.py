@@ -30,7 +30,7 @@ VOLATILE = re.compile(
 WIDTH = 80
 INSTALLS = (
     *("python3 -m venv .venv", ". .venv/bin/activate"),
-    *("pip install 'cdc-lake[spark35]' deltalake", "cdc-lake jars fetch"),
+    *("pip install 'cdc-lake[spark35,report]' deltalake", "cdc-lake jars fetch"),
 )
 SERVERS = {"broker:9092": "kafka", "http://registry:8080": "registry"}
 

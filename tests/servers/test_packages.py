@@ -52,6 +52,6 @@ def test_cluster_that_loses_a_worker_during_merge_completes(
 
 def test_lake_on_s3(aws: str, table_type: TableType, tmp_path: Path) -> None:
     bucket, local = Bucket(aws), this_machine()
-    platform = replace(local, command=[*local.command, *bucket.flags], lake=LAKE, download=bucket.download)
+    platform = replace(local, command=[*local.command, *bucket.flags()], lake=LAKE, download=bucket.download)
 
     assert demo(tmp_path / "demo", table_type, platform) == 0

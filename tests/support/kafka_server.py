@@ -17,7 +17,7 @@ from cdc_lake.demo.servers.jvm_servers import Kafka
 from cdc_lake.demo.servers.server import Site, choose_ports
 from cdc_lake.spark.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock
 from cdc_lake.spark.java import find_java
-from support.one_server import started
+from support import one_server
 from support.registry_server import Certificates, FakeServer
 
 USER = "lake"
@@ -111,12 +111,8 @@ def running(folder: Path, certificates: Certificates, provider: str) -> Iterator
         ports[name] = choose_ports(folder / name)["kafka"]
     jars = read_lock(lock_file(EMBEDDED_PROFILE))
     server = SecureKafka(Site(folder, ports, find_java(), jars, cache_folder()), certificates, provider)
-    process = started(server)
-    try:
+    with one_server.running(server):
         yield server
-    finally:
-        process.kill()
-        process.wait()
 
 
 class Provider:

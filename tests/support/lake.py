@@ -1,6 +1,7 @@
 """From Kafka records to bronze and silver with the product, for tests without a broker and a registry."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -17,11 +18,13 @@ from cdc_lake.bronze.references import Names, resolve
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.bronze.schema_resolution import SIDES, scan_records
 from cdc_lake.bronze.usable_schemas import Schemas
-from cdc_lake.config import Config, LakeConfig, TableConfig
+from cdc_lake.config import TABLE_TYPES, Config, IcebergConfig, LakeConfig, TableConfig
 from cdc_lake.decode.records import WriterSchema
+from cdc_lake.errors import TableLockedError
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.silver.run import run_silver
 from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.iceberg_catalog import IcebergName
 from cdc_lake.tables.progress import Progress, SilverProgress
 from support.events import FakeRegistry, Record, Topic
 from support.fakes import FakeBroker, kafka
@@ -43,6 +46,23 @@ def in_log_order(records: DataFrame, before: Mapping[int, LastRecord] = MappingP
     """Decided records with their Kafka positions."""
     order = log_order(records, before)
     return with_log_order(records, before, order.where(~F.col("is_plain")))
+
+
+def one_winner(commit: Callable[[int], object], numbers: Sequence[int]) -> int:
+    """The number that was committed, of several at the same time; the others must be locked."""
+
+    def tried(number: int) -> int | str:
+        try:
+            commit(number)
+        except TableLockedError as error:
+            return error.code
+        return number
+
+    with ThreadPoolExecutor(len(numbers)) as pool:
+        ended = list(pool.map(tried, numbers))
+    (winner,) = (one for one in ended if isinstance(one, int))
+    assert "CDC-600" in ended
+    return winner
 
 
 def by_offset(rows: DataFrame) -> list[Row]:
@@ -77,6 +97,16 @@ class Cases:
         rows = iter(by_offset(decided(spark, registry, numbered)))
         found = {case: list(islice(rows, len(records))) for case, records in sent.items()}
         return lambda *case: found[case]
+
+
+MOVABLE_TYPES = {name: storage for name, storage in TABLE_TYPES.items() if storage.format != "iceberg"}
+"""The table types whose tables can be copied: Iceberg's metadata has absolute paths."""
+
+
+def in_catalog(path: str) -> IcebergName:
+    """A name for the Iceberg table in a folder, in a catalog of its own."""
+    folder = Path(path)
+    return IcebergName(IcebergConfig(), str(folder.parent), "silver", folder.name)
 
 
 def step(commit: int, **more: Any) -> Progress:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from cdc_lake.errors import CdcLakeError, InfrastructureError, SchemaChangeError
-from cdc_lake.runs.report import Freshness, Report, TableReport
+from cdc_lake.runs.report import Freshness, Report, RunLayer, TableReport
 from cdc_lake.tables.progress import BronzeProgress, Progress, SilverProgress
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
@@ -72,15 +72,16 @@ def _write(path: Path, rows: pa.Table, progress: Progress) -> None:
 
 
 def write_reports(root: Path, topics: Sequence[str], runs: int, *, error: str = "the broker does not respond") -> None:
-    """Reports of bronze and silver in turn, one every ten minutes; some of them have failed tables."""
+    """Reports of the layers in turn, one every ten minutes; some of them have failed tables."""
     chance = random.Random(7)
     folder = root / "_runs"
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(runs):
         started = START + timedelta(minutes=10 * number)
-        layer = "silver" if number % 2 else "bronze"
+        layer: RunLayer = ("bronze", "silver", "gold")[number % 3]
         report = Report(run_id=uuid.UUID(int=chance.getrandbits(128)).hex, layer=layer, started_at=started)
-        report.tables = [_table(chance, layer, topic, number) for topic in topics]
+        tables = ["prices"] if layer == "gold" else topics
+        report.tables = [_table(chance, layer, table, number) for table in tables]
         if number % 37 == 36:
             failure = chance.choice([_unreachable, _refused])
             failed = chance.choice(report.tables)
@@ -106,6 +107,9 @@ def _table(chance: random.Random, layer: str, topic: str, number: int) -> TableR
         done.count(read=read + bad, ok=read - 2, control=2, quarantined=bad)
         done.lag_before = {"0": read + 500}
         done.lag_after = {"0": chance.randrange(500) if number % 60 < 50 else chance.randrange(5000)}
+        return done
+    if layer == "gold":
+        done.count(written=read, removed=read // 20)
         return done
     stale, paired = chance.randrange(40), read // 50
     done.count(events=read, applied=read - stale - paired, superseded=stale, paired_tombstones=paired, truncates=0)

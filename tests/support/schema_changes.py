@@ -208,8 +208,8 @@ new records may be mixed in a batch while a connector catches up, because each r
 """
 
 _TAIL = """
-The code computes this table, and `tests/engines/test_evolution.py` checks each cell with real tables in Delta and in
-both types of Hudi. `python -m tests.docs.pages` writes this page.
+The code computes this table, and `tests/engines/test_evolution.py` checks each cell with real tables of each
+type. `python -m tests.docs.pages` writes this page.
 
 - **Wider types** are int to bigint, float to double, and decimals with more digits before or after the point (up to
   38). Then the rows are rewritten without changes, in a separate commit, so that all readers of the table's format can
@@ -225,14 +225,15 @@ both types of Hudi. `python -m tests.docs.pages` writes this page.
   `cdc-lake reconcile` finds these rows, and an incremental snapshot of the table sends their values.
 - **Another primary key** needs a new snapshot and a rebuild with the new key
   ([rebuild](../how-to/rebuild.md#after-a-change-of-the-primary-key)).
-- **Changes by other programs.** If another program renames or removes a column of silver in Delta, the next run stops
-  with exit code 2 and names the fix. The same happens if a constraint or `delta.appendOnly` that someone set rejects
-  the run's rows.
+- **Changes by other programs.** If another program renames or removes a column of silver in Delta or Iceberg, the next
+  run stops with exit code 2 and names the fix. The same happens if a constraint or `delta.appendOnly` that someone set
+  rejects the run's rows.
 - **Invalid names** are the empty name, names with spaces, control characters or `,;{}()=`, and those of cdc_lake's own
   columns and of Hudi's. A silver table in Hudi also needs names of letters, digits and `_`. Bronze quarantines records
   with such names, and other records of the table continue. Set `schema.rename` or `schema.exclude`, then
   [replay the records](../how-to/quarantine.md). Avro records cannot have such names, because Debezium replaces
-  characters by `_` with `field.name.adjustment.mode=avro`. JSON records can.
+  characters by `_` with `field.name.adjustment.mode=avro`. JSON records can. A silver table in Iceberg cannot
+  have the names of Iceberg's own columns either, such as `_file`.
 - **Enums** are texts. Values that the schema does not list are accepted.
 
 ## Choosing columns

@@ -42,12 +42,12 @@ class SilverWriter:
         (target,) = lake_of(self._config).silver(topic)
         silver = target.open(self._spark)
         before = silver.progress()
-        commit = before.commit + 1 if before else 1
         key = self._columns[topic].split()[0]
+        first = SilverProgress(run_id="by hand", commit=1, keys=(key,))
+        progress = before.next("by hand") if before else first
         known = {"__deleted": "false", "__delete": "false"} | {name: name for name in rows.columns}
-        known |= {"__batch": str(commit), "__key": f"to_json(struct({key}))", "__keep": "array()"}
+        known |= {"__batch": str(progress.commit), "__key": f"to_json(struct({key}))", "__keep": "array()"}
         kinds = SILVER_META | {"__key": "string", "__keep": "array<string>", "__delete": "boolean"}
         meta = (f"CAST({known.get(name, 'null')} AS {kind}) AS {name}" for name, kind in kinds.items())
         source = (column.split()[0] for column in self._columns[topic].split(", "))
-        progress = SilverProgress(run_id="by hand", commit=commit, keys=(key,))
         silver.merge(Changes(rows.selectExpr(*source, *meta), [key]), progress)

@@ -18,8 +18,8 @@ This page lists the silver type of each source type, and the values that are los
 `python -m tests.docs.pages` generates it from the mapping in `cdc_lake/decode/types.py`.
 `tests/servers/test_live_types.py` checks every Postgres row with the real servers. It sends random rows of every type
 through Debezium, with every setting on this page. Silver must equal Postgres except for the losses in the row, and each
-of these losses must occur. In Hudi tables `smallint` is stored as `int`, also in arrays and structs, because Hudi's
-schemas are Avro, which has no smaller integer.
+of these losses must occur. In Hudi and Iceberg tables `smallint` is stored as `int`, also in arrays and structs: these
+formats have no smaller integer.
 
 ## The mapping
 

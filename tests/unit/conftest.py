@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.registry_server import FakeServer, serving
+from support.one_server import serving
+from support.registry_server import FakeServer
 
 from cdc_lake.registries import registry
 

@@ -27,7 +27,6 @@ from cdc_lake.catalogs.catalog import (
     delta_listing,
     differences,
     hudi_listings,
-    names_of,
     plain_location,
 )
 from cdc_lake.config import CatalogConfig, Config, StackConfig, endpoints_file
@@ -67,14 +66,14 @@ def settings(**more: Any) -> CatalogConfig:
     ],
 )
 def test_table_has_a_valid_hive_and_athena_name(layer: str, table: str, wanted: tuple[str, str]) -> None:
-    assert names_of(settings(), layer, table) == wanted
+    assert settings().name_of(layer, table) == wanted
 
 
 def test_templates_define_the_catalog_names() -> None:
     chosen = settings(database="lake", table="{layer}_{prefix}_{schema}_{table}", gold_database="marts")
 
-    assert names_of(chosen, "silver", "s.db.dbo.film") == ("lake", "silver_s_db_dbo_film")
-    assert names_of(chosen, "gold", "revenue") == ("marts", "revenue")
+    assert chosen.name_of("silver", "s.db.dbo.film") == ("lake", "silver_s_db_dbo_film")
+    assert chosen.name_of("gold", "revenue") == ("marts", "revenue")
 
 
 @pytest.mark.parametrize(

@@ -213,8 +213,8 @@ def test_other_hosts_are_accepted(tmp_path: Path, host: str) -> None:
     ("text", "key"),
     [
         ("defaults: {deletes: {mode: maybe}}", "`defaults.deletes.mode`"),
-        ("defaults: {storage: [{format: iceberg}]}", "`defaults.storage.0.format`"),
-        ("defaults: {storage: [{type: mor}]}", "only tables of format hudi have a `type`"),
+        ("defaults: {storage: [{format: paimon}]}", "`defaults.storage.0.format`"),
+        ("defaults: {storage: [{type: mor}]}", "only tables of format hudi or iceberg have a `type`"),
         ("defaults: {storage: [{properties: {delta.appendOnly: 'true'}}]}", "`delta.appendOnly` is not a property"),
         (
             "defaults: {storage: [{format: hudi, properties: {hoodie.compact.inlin: 'true'}}]}",

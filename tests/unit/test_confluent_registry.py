@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from support.registry_server import FakeServer, a_record, serving
+from support.one_server import serving
+from support.registry_server import FakeServer, a_record
 
 from cdc_lake.decode.schemas import fields, parse
 from cdc_lake.errors import ConfigError, InfrastructureError

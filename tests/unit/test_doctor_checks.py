@@ -1,14 +1,18 @@
 """`cdc-lake doctor`: what it finds in configurations, records, catalogs and installations, without servers."""
 
+import base64
 import json
 import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.one_server import serving
+from support.registry_server import FakeServer
 from support.source_columns import PLAIN
 from typer.testing import CliRunner
 
@@ -29,8 +33,9 @@ from cdc_lake.operations.doctor.database import (
     unpublished,
 )
 from cdc_lake.operations.doctor.findings import CHECKS, Finding, merged, ok, warn
-from cdc_lake.operations.doctor.topics import TopicSample, embedded_schema, retention
+from cdc_lake.operations.doctor.topics import TopicSample, embedded_schema, longest_pause, retention
 from cdc_lake.reconcile.postgres_catalog import SourceColumn, SourceTable
+from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.sources.logs import Span, TopicLog
 from cdc_lake.tables.progress import BronzeProgress
 
@@ -330,30 +335,76 @@ def landed(topic_id: str, offset: int) -> BronzeProgress:
 
 
 @pytest.mark.parametrize(
-    ("progress", "settings", "behind_seconds", "found", "what"),
+    ("progress", "settings", "waits", "kept_seconds", "found", "what"),
     [
-        (landed("id-1", 15), {"cleanup.policy": "delete", "retention.ms": "604800000"}, 3600, None, ""),
-        (landed("id-1", 5), {}, 0, "fail", "Kafka deleted offsets 5 to 9 before bronze read them"),
-        (landed("id-0", 15), {}, 0, "fail", "the topic was re-created"),
-        (None, {}, 0, "warn", "Kafka has already deleted the first records"),
-        (landed("id-1", 15), {"cleanup.policy": "delete", "retention.ms": "7200000"}, 4000, "warn", "1.1 h old"),
-        (landed("id-1", 15), {"cleanup.policy": "delete", "retention.ms": "-1"}, 1e9, None, ""),
+        (landed("id-1", 15), {"cleanup.policy": "delete", "retention.ms": "604800000"}, (3600, 3600), 1e9, None, ""),
+        (landed("id-1", 5), {}, (0, 0), 1e9, "fail", "Kafka deleted offsets 5 to 9 before bronze read them"),
+        (landed("id-0", 15), {}, (0, 0), 1e9, "fail", "the topic was re-created"),
+        (None, {}, (0, 0), 1e9, "warn", "Kafka has already deleted the first records"),
+        (
+            landed("id-1", 15),
+            {"cleanup.policy": "delete", "retention.ms": "7200000"},
+            (4000, 0),
+            1e9,
+            "warn",
+            "1.1 h old",
+        ),
+        (landed("id-1", 15), {"cleanup.policy": "delete", "retention.ms": "-1"}, (1e8, 1e8), 1e9, None, ""),
+        (
+            landed("id-1", 15),
+            {"cleanup.policy": "delete", "retention.ms": "7200000"},
+            (10, 4000),
+            1e9,
+            "warn",
+            "bronze did not run for 1.1 h, and Kafka deletes records after 2.0 h",
+        ),
+        (
+            landed("id-1", 15),
+            {},
+            (0, 4000),
+            5000,
+            "warn",
+            "Kafka deletes records after 1.4 h",
+        ),
         (
             landed("id-1", 15),
             {"cleanup.policy": "compact", "retention.ms": "1", "delete.retention.ms": "100000"},
-            60,
+            (60, 0),
+            1,
             "warn",
-            "the oldest unread record is 60 s old, and Kafka deletes tombstones, and with them deletes after 100 s",
+            "the oldest unread record is 60 s old, and Kafka deletes tombstones, and with them deletes, after 100 s",
         ),
     ],
 )
-def test_retention_is_compared_with_the_lag(
-    progress: BronzeProgress | None, settings: dict[str, str], behind_seconds: float, found: str | None, what: str
+def test_retention_is_compared_with_lag_and_pauses(
+    progress: BronzeProgress | None,
+    settings: dict[str, str],
+    waits: tuple[float, float],
+    kept_seconds: float,
+    found: str | None,
+    what: str,
 ) -> None:
-    findings = list(retention(LOG, progress, settings, behind_seconds))
+    sentences = ("the oldest unread record is {} old", "bronze did not run for {}")
+    findings = list(retention(LOG, progress, settings, dict(zip(sentences, waits, strict=True)), kept_seconds))
 
     assert [finding.status for finding in findings] == ([found] if found else [])
     assert all(what in finding.what and finding.cure and finding.where == (LOG.name,) for finding in findings)
+
+
+def test_pause_is_the_longest_between_runs_of_a_topic() -> None:
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+    def run(hour: float, topic: str = "shop.orders", layer: Any = "bronze", **seconds: float) -> Report:
+        at, tables = noon + timedelta(hours=hour), [TableReport(table=topic)]
+        return Report(layer=layer, started_at=at, ended_at=at + timedelta(hours=1), tables=tables, seconds=seconds)
+
+    runs = [run(0), run(3, start=1.0), run(20), run(23, start=1.0), run(60, "shop.items", start=1.0)]
+    others = [run(2, layer="silver", start=1.0), run(21, "shop.items", start=1.0)]
+    newest_first = sorted([*runs, *others], key=lambda one: one.started_at, reverse=True)
+
+    assert longest_pause(newest_first, "shop.orders") == 2 * 3600  # the round of a continuous run at 20 is no pause
+    assert longest_pause(newest_first, "shop.items") == 38 * 3600
+    assert longest_pause(newest_first, "shop.rest") == 0
 
 
 def table(name: str, *columns: SourceColumn, trouble: str | None = None) -> SourceTable:
@@ -512,7 +563,6 @@ def test_broken_installation_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert status_of(services.lake(lake)) == "ok"
     broken = lake.model_copy(update={"root": str(tmp_path / "file" / "lake")})
     assert "a file there cannot be written" in status_of(services.lake(broken))
-    assert status_of(services.lake(lake.model_copy(update={"root": "s3://bucket/lake"}))) == "skipped"
     monkeypatch.setenv("CDC_LAKE_JARS", str(tmp_path))
     assert "is missing" in status_of(services.jars(lake))
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
@@ -556,3 +606,36 @@ def test_servers_that_are_down_do_not_hide_other_findings(monkeypatch: pytest.Mo
     assert "hunter2" not in result.output + shown.output
     wrong = CliRunner().invoke(app, [*asked[:-1], "http://user:hunter2@host"])
     assert (wrong.exit_code, "hunter2" in wrong.output) == (2, False)
+
+
+@pytest.mark.parametrize(
+    ("login", "found"),
+    [(None, "fail"), ("lake:wr0ng", "fail"), ("lake:hunter:2", "ok"), ("t0ken", "ok"), ("not one", "fail")],
+)
+def test_connect_login_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, login: str | None, found: str) -> None:
+    monkeypatch.setenv("CONNECT_LOGIN", login or "")
+    flags = ["--connect-login", "env:CONNECT_LOGIN"] if login else []
+    with serving(FakeServer()) as server:
+        server.required = {f"Basic {base64.b64encode(b'lake:hunter:2').decode()}", "Bearer t0ken"}
+        server.answer("/connector-plugins", (200, []))
+        server.answer("/connectors?expand=status&expand=info", (200, {}))
+        asked = ["doctor", "--config", str(config_file(tmp_path)), "--json", "--connect", f"{server.url}/"]
+        result = CliRunner().invoke(app, [*asked, *flags])
+
+    (finding,) = [one for one in json.loads(result.stdout)["findings"] if one["check"] == "connect"]
+    assert finding["status"] == found
+    assert bool(server.seen) == (login != "not one")
+    if found == "fail" and server.seen:
+        assert "it rejects the credentials (401 for connector-plugins)" in finding["what"]
+        assert "--connect-login" in finding["cure"]
+    assert not login or login not in result.output
+
+
+def test_connect_login_is_a_reference_and_stays_private(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CONNECT_LOGIN", "lake:hunter2")
+    asked = ["doctor", "--config", str(config_file(tmp_path)), "--connect", "http://connect.invalid", "--connect-login"]
+
+    plain, unencrypted = (CliRunner().invoke(app, [*asked, one]) for one in ("lake:hunter2", "env:CONNECT_LOGIN"))
+
+    assert (plain.exit_code, "hunter2" in plain.output) == (2, False)
+    assert "credentials would be sent unencrypted to http://connect.invalid" in " ".join(unencrypted.output.split())

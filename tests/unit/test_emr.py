@@ -179,6 +179,7 @@ def test_requests_use_emr_builds_of_delta_and_hudi(name: str) -> None:
         "/usr/share/aws/delta/lib/delta-spark.jar",
         "/usr/share/aws/delta/lib/delta-storage.jar",
         "/usr/lib/hudi/hudi-spark-bundle.jar",
+        "/usr/share/aws/iceberg/lib/iceberg-spark3-runtime.jar",
     ]
 
 

@@ -10,10 +10,11 @@ import pytest
 
 from cdc_lake.errors import ConfigError, InstallationError
 from cdc_lake.spark import conf as conf_module
+from cdc_lake.spark import java
 from cdc_lake.spark.conf import write_spark_defaults
 from cdc_lake.spark.fetch import fetch, relock
 from cdc_lake.spark.jars import LOCKS, Jar, lock_file, read_lock, require, unpack, verify
-from cdc_lake.spark.java import bundled_java_home, find_java, java_version
+from cdc_lake.spark.java import bundled_java_home, find_java, java_version, java_versions
 
 pytestmark = pytest.mark.core
 
@@ -112,6 +113,12 @@ def test_only_missing_or_damaged_jars_are_fetched(repository: Path, tmp_path: Pa
     assert fetch([jar()], cache) == 1
     assert verify([jar()], cache) == []
     assert [path.name for path in cache.iterdir()] == ["org.example"]
+
+
+def test_two_jars_of_one_module_are_fetched(repository: Path, tmp_path: Path) -> None:
+    (repository / "org/example/tool/1.0/tool-1.0-tests.jar").write_bytes(CONTENT)
+
+    assert fetch([jar(), jar(classifier="tests")], tmp_path / "cache") == 2
 
 
 def test_jar_with_wrong_hash_is_refused_and_deleted(repository: Path, tmp_path: Path) -> None:
@@ -243,6 +250,20 @@ def test_spark_env_refuses_a_java_without_the_required_module(spark_folder: Path
     assert str(bundled_java_home()) not in (spark_folder / "spark-env.sh").read_text()
 
 
+def test_spark_env_accepts_each_java_of_its_spark(spark_folder: Path, tmp_path: Path) -> None:
+    write_spark_defaults([jar()], tmp_path, {}, java_versions=java_versions("4.1.1"))
+    bundled = str(bundled_java_home())
+    versions = "17.0.1", "21.0.2", "25", "210"
+    homes = {version: fake_java(tmp_path / version, version).parents[1] for version in versions}
+    for version, home in homes.items():
+        (home / "release").write_text(f'JAVA_VERSION="{version}"\n')
+
+    assert [java_home(spark_folder, home / "bin").stdout for home in homes.values()] == ["", "", bundled, bundled]
+    refused = java_home(spark_folder, "", JAVA_HOME=str(homes["25"]))
+    assert "this Spark requires Java 17 or 21; set JAVA_HOME to a complete Java 17" in refused.stderr
+    assert java_home(spark_folder, "", JAVA_HOME=str(homes["21.0.2"])).returncode == 0
+
+
 def test_settings_can_be_written_for_another_spark_conf_dir(spark_folder: Path, tmp_path: Path) -> None:
     written = write_spark_defaults([jar()], tmp_path, SETTINGS, conf=tmp_path / "a" / "conf")
 
@@ -273,6 +294,16 @@ def test_java_home_takes_precedence_and_must_be_valid(tmp_path: Path, monkeypatc
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing"))
     with pytest.raises(InstallationError, match="does not run"):
         find_java()
+
+
+def test_java_of_path_fits_the_installed_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    newer = fake_java(tmp_path, "21.0.2")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(newer.parent))
+    monkeypatch.setattr(java, "version", lambda package: "4.1.1")
+    assert find_java() == newer
+    monkeypatch.setattr(java, "version", lambda package: "3.5.7")
+    assert find_java() != newer
 
 
 def test_java_of_another_version_on_path_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cdc_lake.config import MetricsConfig
 from cdc_lake.errors import CdcLakeError, InfrastructureError, InstallationError
-from cdc_lake.lake.states import TableState
+from cdc_lake.lake.readers import TableState
 from cdc_lake.runs.metrics import HELP, RUN_HELP, check_exporters, export, run_samples, samples
 from cdc_lake.runs.report import Freshness, Report, ReportedError, TableReport
 

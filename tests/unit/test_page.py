@@ -4,6 +4,7 @@ import base64
 import hashlib
 from collections import Counter
 from datetime import timedelta
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from cdc_lake.cli.app import app
 from cdc_lake.config import Config, GoldConfig, LakeConfig
 from cdc_lake.errors import ConfigError
 from cdc_lake.operations.page import series
-from cdc_lake.operations.page.facts import PageFacts, Reason, read_facts
+from cdc_lake.operations.page.facts import PageFacts, read_facts
 from cdc_lake.operations.page.render import render
+from cdc_lake.operations.quarantine import ReasonGroup
 from cdc_lake.operations.story import Story, StoryEvent
 from cdc_lake.runs.report import Freshness, Report, TableReport
 
@@ -101,21 +103,24 @@ def test_table_status_comes_from_logs_and_reports(facts: PageFacts) -> None:
     assert (customers.name, orders.name, len(facts.reports)) == (CUSTOMERS, ORDERS, 100)
     assert (orders.rows, bronze.commit, bronze.quarantined, silver.commit) == (110, 2, 3, 1)
     assert (silver.behind_records, customers.tables[1].behind_records) == (7, 0)
-    newest_bronze, newest_silver = facts.reports[-2].tables[0], facts.reports[-1].tables[0]
+    newest = {report.layer: report.tables[0] for report in facts.reports}
+    newest_bronze, newest_silver = newest["bronze"], newest["silver"]
     assert bronze.behind_records == newest_bronze.lag_after["0"]
     assert silver.freshness == newest_silver.freshness is not None
     assert silver.last_run is not None
-    assert silver.last_run.started_at == facts.reports[-1].started_at
+    assert silver.last_run.started_at == max(one.started_at for one in facts.reports if one.layer == "silver")
 
 
 def test_quarantined_records_are_grouped_by_reason(facts: PageFacts) -> None:
     customers, orders = facts.topics
     first = START + timedelta(seconds=100)
+    second = first + timedelta(seconds=1)
+    group = partial(ReasonGroup, table=ORDERS, stage="decode", code="body")
 
     assert customers.reasons == []
     assert orders.reasons == [
-        Reason(ORDERS, "decode", "body", "cut off", 2, first, first + timedelta(seconds=2), "0@100"),
-        Reason(ORDERS, "decode", "body", HOSTILE, 1, *[first + timedelta(seconds=1)] * 2, "0@101"),
+        group(reason="cut off", records=2, first=first, last=first + timedelta(seconds=2), example="0@100"),
+        group(reason=HOSTILE, records=1, first=second, last=second, example="0@101"),
     ]
 
 
@@ -211,12 +216,21 @@ def test_columns_of_the_flow_continue_each_other(merged: int, landed_before: int
     folded = TableReport(table="a", rows={"events": merged, "applied": merged - 1, "superseded": 1})
     other = TableReport(table="a@hudi_cow", rows=folded.rows)
 
-    flow = series.flow([run("bronze", 0, landed), run("silver", 1, folded, other)])
+    refreshed = TableReport(table="counts", rows={"groups": 3, "written": 7, "removed": 2})
+    runs = [
+        run("bronze", 0, landed),
+        run("silver", 1, folded, other),
+        run("gold", 2, refreshed),
+        run("gold", 3, refreshed),
+    ]
+
+    flow = series.flow(runs)
 
     parts = {one.name: one.records for one in (*flow.landed, *flow.merged)}
     assert (parts.get("landed_before", 0), parts.get("not_merged", 0)) == (landed_before, not_merged)
     assert sum(one.records for one in flow.read) == sum(one.records for one in flow.landed) - landed_before
     assert parts["ok"] + landed_before == sum(one.records for one in flow.merged)
+    assert flow.computed == [("written", 14), ("removed", 4)]
 
 
 def test_hostile_texts_add_no_element_and_no_code(page: str) -> None:
@@ -258,6 +272,7 @@ def test_charts_have_a_text_for_screen_readers(page: str) -> None:
     assert len(charts) == 12  # six, each for wide and for narrow screens
     assert {its["role"] for its in charts} == {"img"}
     assert all(its["aria-label"] for its in charts)
+    assert sum("written to gold" in str(its["aria-label"]) for its in charts) == 2
 
 
 def test_page_of_many_tables_is_small(tmp_path: Path) -> None:

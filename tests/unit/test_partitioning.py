@@ -18,6 +18,7 @@ COLUMNS = {"id": "int", "paid": "timestamp", "born": "date", "tags": "array<stri
         ("year(born)", PartitionField("born", "year"), "partition_born_year"),
         (" month( paid ) ", PartitionField("paid", "month"), "partition_paid_month"),
         ("bucket(16,id)", PartitionField("id", "bucket", 16), "partition_id_bucket_16"),
+        ("truncate( 2, text )", PartitionField("text", "truncate", 2), "partition_text_truncate_2"),
         ("a column", PartitionField("a column"), "partition_a column"),
     ],
 )
@@ -42,6 +43,7 @@ def test_partition_levels_have_a_joint_name() -> None:
     ("settings", "what"),
     [
         ({"partition_by": ("text", "text")}, "names the same field twice"),
+        ({"partition_by": ("truncate(2, text)",)}, "only tables of format iceberg can be partitioned by `truncate`"),
         ({"buckets": 4}, "only tables of format hudi have `buckets` and"),
     ],
 )
@@ -57,6 +59,16 @@ def test_conflicting_settings_are_refused(settings: dict[str, object], what: str
         (StorageConfig(partition_by=("month(text)",)), {}, "does not support month of `text` of type string"),
         (StorageConfig(partition_by=("tags",)), {}, "does not support `tags` of type array<string>"),
         (StorageConfig(partition_by=("bucket(2, raw)",)), {}, "does not support bucket of `raw` of type binary"),
+        (
+            StorageConfig(format="iceberg", partition_by=("truncate(2, paid)",)),
+            {},
+            "does not support truncate of `paid` of type timestamp",
+        ),
+        (
+            StorageConfig(format="iceberg", partition_by=("hour(born)",)),
+            {},
+            "does not support hour of `born` of type date",
+        ),
         (
             StorageConfig(partition_by=("text",)),
             {"partition_text": "int"},

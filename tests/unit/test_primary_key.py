@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cdc_lake.bronze.primary_key import MIN_RECORDS, primary_key
+from cdc_lake.bronze.schema_resolution import MIN_RECORDS, primary_key
 
 pytestmark = pytest.mark.core
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from support import CHECKOUT
-from support.registry_server import FakeServer, serving
+from support.one_server import serving
+from support.registry_server import FakeServer
 
 from cdc_lake.cli.app import EXTRAS, execute
 from cdc_lake.config import Config, config_path, load_config
@@ -98,7 +99,7 @@ def test_init_writes_a_project_although_no_server_responds(tmp_path: Path, capsy
 
     printed = capsys.readouterr()
     assert printed.err.count("warning: ") == 2
-    assert "Next: cd new && cdc-lake plan --table 'shop.public.*'" in printed.out
+    assert "Next: cd new && cdc-lake doctor --table 'shop.public.*'" in printed.out
     assert not (tmp_path / "new/gold").exists()  # no topic is known
     assert load_config(tmp_path / "new/cdc-lake.yml").registry.type == "apicurio"
 

@@ -1,7 +1,8 @@
 """Apicurio's client, with a small server on loopback whose responses the test sets."""
 
 import pytest
-from support.registry_server import FakeServer, a_record, serving
+from support.one_server import serving
+from support.registry_server import FakeServer, a_record
 
 from cdc_lake.decode.schemas import SchemaError, fields, parse
 from cdc_lake.errors import ConfigError, InfrastructureError

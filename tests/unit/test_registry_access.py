@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.registry_server import TOKEN_PATH, Certificates, FakeServer, serving
+from support.one_server import serving
+from support.registry_server import TOKEN_PATH, Certificates, FakeServer
 
 from cdc_lake.config import Config, load_config
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError

@@ -3,6 +3,7 @@
 import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,9 +45,11 @@ def refused(what: InstalledVersions, settings: Mapping[str, str] | None = None) 
     return caught.value
 
 
-@pytest.mark.parametrize("name", PROFILES)
-def test_every_profile_is_accepted(name: str) -> None:
-    check(found(name), SPARK_DEFAULTS)
+@pytest.mark.parametrize(
+    ("name", "java"), [("emr7", "17"), ("spark35-hudi12", "17"), ("spark41", "17"), ("spark41", "21")]
+)
+def test_every_profile_is_accepted(name: str, java: str) -> None:
+    check(replace(found(name), java=java), SPARK_DEFAULTS)
 
 
 @pytest.mark.parametrize("release", range(3))
@@ -88,6 +91,7 @@ CASES = (
     ("Java 24 or newer", SPARK41 | {"java": "25"}, {}, "getSubject is not supported"),
     ("Java other than 17", SPARK35 | {"java": "21"}, {}, "cdc_lake was not tested"),
     ("Java other than 17", SPARK35 | {"java": "11"}, {}, "cdc_lake was not tested"),
+    ("Java other than 17", SPARK41 | {"java": "11"}, {}, "cdc_lake was not tested"),
     ("Spark 3.5 for Scala 2.13", SPARK35 | {"scala": "2.13.8"}, {}, "for the other Scala version"),
     ("Delta Lake 3.3.2", SPARK35 | {"delta": "3.3.2"}, {}, "does not support truncate in batch mode"),
     ("Delta Lake 3.3.2", SPARK35 | {"delta": "3.3.2", "spark": "3.5.6"}, {}, "does not support truncate in batch mode"),
@@ -192,6 +196,7 @@ def test_profile_versions_match_its_lock_file(name: str) -> None:
     assert [version for artifact, version in jars.items() if artifact.startswith("hudi-spark")] == (
         [profile.hudi] if profile.hudi else []
     )
+    assert jars[f"iceberg-spark-runtime-{profile.line}_{profile.scala}"] == profile.iceberg
 
 
 def test_extras_install_the_versions_of_the_profiles() -> None:

@@ -12,6 +12,8 @@ import requests
 from cdc_lake.errors import InfrastructureError
 
 _ADDED_FIELDS = "op,db,schema,table,lsn,ts_ms,source.ts_ms,source.ts_us,source.txId,source.snapshot,source.sequence"
+_WITH_TRUNCATE = {"skipped.operations": "none"}
+"""An option with which complete change events include TRUNCATE; flattened ones never do."""
 _TIMEOUT_SECONDS = 60.0
 _POLL_SECONDS = 0.1
 _TRACE_LINES = 5
@@ -36,9 +38,6 @@ def postgres_connector_config(
     """
     server = urlsplit(endpoints["postgres"])
     slot = re.sub(r"[^a-z0-9_]", "_", topic_prefix.lower())
-    # `message` is the topic of pg_logical_emit_message.
-    topics = (re.sub(r"[^a-zA-Z0-9._-]", "_", name) for name in (*envelope_tables, "message"))
-    whole = "|".join(map(re.escape, topics))
     captured = [*tables, signal_table] if signal_table else tables
     return {
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
@@ -64,6 +63,17 @@ def postgres_connector_config(
         "tombstones.on.delete": "true",
         "poll.interval.ms": "100",
         "extended.headers.enabled": "false",
+        **(_flattening(topic_prefix, envelope_tables) if set(tables) - set(envelope_tables) else _WITH_TRUNCATE),
+        **_avro_converter("key", endpoints["registry"]),
+        **_avro_converter("value", endpoints["registry"]),
+    }
+
+
+def _flattening(topic_prefix: str, envelope_tables: Sequence[str]) -> dict[str, str]:
+    # `message` is the topic of pg_logical_emit_message.
+    topics = (re.sub(r"[^a-zA-Z0-9._-]", "_", name) for name in (*envelope_tables, "message"))
+    whole = "|".join(map(re.escape, topics))
+    return {
         "transforms": "unwrap",
         "transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState",
         "transforms.unwrap.delete.tombstone.handling.mode": "rewrite",
@@ -73,8 +83,6 @@ def postgres_connector_config(
         "predicates": "whole",
         "predicates.whole.type": "org.apache.kafka.connect.transforms.predicates.TopicNameMatches",
         "predicates.whole.pattern": rf"{re.escape(topic_prefix)}\.({whole})",
-        **_avro_converter("key", endpoints["registry"]),
-        **_avro_converter("value", endpoints["registry"]),
     }
 
 

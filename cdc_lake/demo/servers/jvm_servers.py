@@ -3,9 +3,13 @@
 import shutil
 import socket
 import struct
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from xml.sax.saxutils import escape
+
+from py4j.java_gateway import GatewayParameters, JavaGateway
+from py4j.protocol import Py4JJavaError
 
 from cdc_lake.demo.servers.server import HOST, Server, answers, properties
 from cdc_lake.spark.conf import spark_home
@@ -184,13 +188,10 @@ class Metastore(Server):
 
     def prepare(self) -> None:
         self.site.write("metastore/hive-site.xml", _hadoop_xml(self._settings()))
+        self._create_lock_tables()
 
     def command(self) -> list[str]:
-        folder = self.site.folder
-        classpath = f"{folder / 'conf' / 'metastore'}:{spark_home() / 'jars'}/*"
-        options = [f"-Dderby.stream.error.file={self.site.log('metastore-derby')}", "-cp", classpath]
-        main = "org.apache.hadoop.hive.metastore.HiveMetaStore"
-        return [*self.site.jvm(_METASTORE_HEAP, *options), main, "-p", str(self.site.ports[self.name])]
+        return [*self._jvm(), "org.apache.hadoop.hive.metastore.HiveMetaStore", "-p", str(self.site.ports[self.name])]
 
     def is_ready(self) -> bool:
         try:
@@ -199,6 +200,31 @@ class Metastore(Server):
         except OSError:
             return False
 
+    def _jvm(self) -> list[str]:
+        classpath = f"{self.site.folder / 'conf' / 'metastore'}:{spark_home() / 'jars'}/*"
+        options = [f"-Dderby.stream.error.file={self.site.log('metastore-derby')}", "-cp", classpath]
+        return self.site.jvm(_METASTORE_HEAP, *options)
+
+    def _create_lock_tables(self) -> None:
+        """Create the tables of Hive's locks, which Iceberg needs, by Hive's own function; no program of it does so."""
+        command = [*self._jvm(), "py4j.GatewayServer", "--die-on-broken-pipe", "--enable-auth", "0"]
+        pipe = subprocess.PIPE
+        with (
+            self.site.log(self.name).open("ab") as log,
+            subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, text=True, cwd="/") as java,
+        ):
+            assert java.stdout is not None
+            port, token = int(java.stdout.readline()), java.stdout.readline().strip()
+            gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token))
+            hive = gateway.jvm.org.apache.hadoop.hive
+            try:
+                hive.metastore.txn.TxnDbUtil.prepDb(hive.conf.HiveConf())
+            except Py4JJavaError as exc:
+                if "already exists" not in str(exc):
+                    raise
+            finally:
+                gateway.close()
+
     def _settings(self) -> dict[str, str]:
         folder = self.site.folder / "metastore"
         return {
@@ -206,13 +232,14 @@ class Metastore(Server):
             "hive.metastore.warehouse.dir": str(folder / "warehouse"),
             "datanucleus.schema.autoCreateAll": "true",
             "hive.metastore.schema.verification": "false",
+            # Hive's default, BoneCP, is not among the jars of PySpark 4.
+            "datanucleus.connectionPoolingType": "HikariCP",
             # It needs a class that PySpark does not include.
             "hive.async.log.enabled": "false",
         }
 
 
 def _hadoop_xml(values: Mapping[str, str]) -> str:
-    """Hadoop's XML."""
     pairs = (f"<name>{name}</name><value>{escape(value)}</value>" for name, value in values.items())
     lines = (f"  <property>{pair}</property>" for pair in pairs)
     return "\n".join(["<configuration>", *lines, "</configuration>", ""])

@@ -50,8 +50,6 @@ class Failure(NamedTuple):
 
 @dataclass(frozen=True)
 class ServerRecord:
-    """The state of a server."""
-
     name: str
     state: ServerState
     pid: int | None
@@ -89,7 +87,6 @@ def read_record(folder: Path) -> StackRecord | None:
 
 
 def forget_record(folder: Path) -> None:
-    """Remove the state of an earlier keeper."""
     _state_file(folder).unlink(missing_ok=True)
 
 
@@ -105,7 +102,6 @@ def _take_lock(folder: Path) -> IO[str] | None:
 
 
 def is_kept(folder: Path) -> bool:
-    """Whether a keeper is running."""
     if not folder.is_dir():
         return False
     lock = _take_lock(folder)

@@ -52,7 +52,6 @@ class Site:
         return f"{HOST}:{self.ports[port]}"
 
     def log(self, server: str) -> Path:
-        """A server's log file."""
         return self.folder / "logs" / f"{server}.log"
 
     def jar_files(self, part: str) -> list[Path]:
@@ -76,7 +75,6 @@ class Site:
         return self.jvm(heap, f"-Dlog4j2.configurationFile={logging}", "-cp", classpath)
 
     def write(self, name: str, text: str) -> Path:
-        """Write a configuration file."""
         file = self.folder / "conf" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
@@ -99,8 +97,6 @@ class Account(TypedDict, total=False):
 
 
 class Server(ABC):
-    """A server of a stack."""
-
     name: ClassVar[str]
     after: ClassVar[str | None] = None
     """The server that must be ready before this one starts."""
@@ -118,7 +114,6 @@ class Server(ABC):
 
     @property
     def account(self) -> Account:
-        """The user that runs it."""
         return Account()
 
     @property
@@ -162,7 +157,6 @@ def answers(url: str) -> bool:
 
 
 def tail(log: Path) -> str:
-    """The last lines of a log."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     return "\n".join(lines[-_TAIL_LINES:]) or "(nothing)"
 

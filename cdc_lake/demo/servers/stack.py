@@ -24,10 +24,8 @@ from cdc_lake.spark.java import find_java
 _START_SECONDS = 300.0
 _STOP_SECONDS = 20.0
 _POLL_SECONDS = 0.05
-
-
-_KEEPERS: list[subprocess.Popen[bytes]] = []
-"""The keepers that this process started. Python warns if references to running child processes are lost."""
+_KEEPERS: dict[Path, subprocess.Popen[bytes]] = {}
+"""The keepers that this process started, by folder. Python warns of child processes that nothing waited for."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +33,7 @@ class ServerStatus:
     """The status of a server.
 
     Args:
-        address: the address for clients.
         rss_bytes: resident memory of its processes; shared pages count for each.
-        note: a note about the server, if any.
     """
 
     name: str
@@ -128,7 +124,8 @@ class Stack:
                 raise InfrastructureError(str(self.folder), "cannot find its keeper process", "kill it by hand")
             time.sleep(_POLL_SECONDS)
         endpoints_file(self.folder).unlink(missing_ok=True)
-        _KEEPERS[:] = [keeper for keeper in _KEEPERS if keeper.poll() is None]
+        if keeper := _KEEPERS.pop(self.folder, None):
+            keeper.wait()  # it has ended, or is about to: it has released the folder's lock
 
     def delete(self) -> None:
         """Stop the servers and delete their data."""
@@ -157,7 +154,7 @@ class Stack:
                 start_new_session=True,  # Ctrl-C in a terminal goes to the caller, which then stops the keeper
             )
         os.close(leash)
-        _KEEPERS.append(keeper)
+        _KEEPERS[self.folder] = keeper
         return keeper
 
     def _await_start(self, keeper: subprocess.Popen[bytes] | None) -> None:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cdc_lake.config import EnvelopeConfig
+from cdc_lake.config import EnvelopeConfig, check_privacy
 from cdc_lake.errors import ConfigError
 from cdc_lake.operations.doctor.findings import Finding, fail, warn
-from cdc_lake.registries.credentials import Anonymous
+from cdc_lake.registries.credentials import Anonymous, login
 from cdc_lake.registries.http_client import Endpoint, HttpClient
 from cdc_lake.spark.versions import number
 
@@ -90,7 +90,6 @@ class Connector:
 
     @property
     def transforms(self) -> list[Transform]:
-        """Its transforms, in order."""
         found = []
         for alias in filter(None, map(str.strip, self.config.get("transforms", "").split(","))):
             start = f"transforms.{alias}."
@@ -113,19 +112,22 @@ class Connector:
         return literal.startswith(own) or (own.startswith(literal) and literal != pattern)
 
 
-def read_connectors(url: str, timeout_seconds: float) -> list[Connector]:
+def read_connectors(url: str, login_reference: str | None, timeout_seconds: float) -> list[Connector]:
     """The Debezium source connectors of a Connect cluster.
 
     Args:
         url: the URL of its REST API.
+        login_reference: names the secret to log in with; see `login`.
 
     Raises:
-        ConfigError: it requires a login, or is another server.
+        ConfigError: it rejects the login, which may be missing, or is another server.
         InfrastructureError: it does not respond.
     """
-    no_login = "use an address of Connect's REST API that needs no login"
-    endpoint = Endpoint(url.rstrip("/"), timeout_seconds, attempts=1, name="Kafka Connect", login_cure=no_login)
-    http = HttpClient(endpoint, Anonymous())
+    if login_reference:
+        check_privacy("--connect", url)
+    cure = "pass `--connect-login`, a reference to `user:password` or to a token that may read connectors"
+    endpoint = Endpoint(url.rstrip("/"), timeout_seconds, attempts=1, name="Kafka Connect", login_cure=cure)
+    http = HttpClient(endpoint, login(login_reference) if login_reference else Anonymous())
     plugins = http.get_json("connector-plugins")
     connectors = http.get_json("connectors?expand=status&expand=info")
     try:

@@ -84,7 +84,7 @@ def examine_database(
         CdcLakeError: see `open_snapshot`.
     """
     with open_snapshot(url, f"databases.{prefix}") as source:
-        yield ok("database", f"it responds, and has the tables of {len(tables)} topics", prefix)
+        yield ok("database", f"it responds; topics with tables in it: {len(tables)}", prefix)
         ((seconds,),) = source.execute("SELECT extract(epoch FROM clock_timestamp())::float").fetchall()
         yield from clock("the database", seconds)
         identities = [_identity(*row) for row in source.execute(_IDENTITIES)]
@@ -125,7 +125,6 @@ def clock(whose: str, seconds: float) -> Iterator[Finding]:
     """Whether a clock agrees with this machine's.
 
     Args:
-        whose: the clock's owner, for the message.
         seconds: its time since 1970, just now.
     """
     difference = seconds - time.time()

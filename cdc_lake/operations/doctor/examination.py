@@ -1,42 +1,50 @@
 """`cdc-lake doctor`: the installation, the servers, and what the source silently loses. Without Spark."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from cdc_lake.bronze.offsets import unread
+from cdc_lake.bronze.topic_run import unread
 from cdc_lake.config import Config
 from cdc_lake.errors import CdcLakeError
+from cdc_lake.lake.lake import Lake
 from cdc_lake.operations.doctor import services
 from cdc_lake.operations.doctor.connectors import Connector, examine, read_connectors
 from cdc_lake.operations.doctor.findings import Diagnosis, Finding, merged, ok, skipped, warn
-from cdc_lake.operations.doctor.topics import TopicSample, retention
+from cdc_lake.operations.doctor.topics import TopicSample, longest_pause, retention
 from cdc_lake.registries.registry import Registry
-from cdc_lake.runs.context import PARALLEL_READS, lake_of, select
+from cdc_lake.runs.context import PARALLEL_READS, lake_of, latest_reports, select
+from cdc_lake.runs.report import Report
 from cdc_lake.runs.servers import checked_registry, open_source
 from cdc_lake.sources.kafka import Broker
-from cdc_lake.sources.logs import TopicLog
-from cdc_lake.storage.files import LocalFiles
+from cdc_lake.sources.logs import Span, TopicLog
+from cdc_lake.storage.files import Files
 
 _TIMEOUT_SECONDS = 5.0
 _NEWEST = 3
 """How many of the newest records of each partition are read."""
 _MAX_AHEAD_SECONDS = 5.0
+_MAX_REPORTS = 100
+"""How many of the latest reports show how often bronze runs."""
 
 
-def diagnose(config: Config, tables: Sequence[str], connect: str | None = None) -> Diagnosis:
+def diagnose(
+    config: Config, tables: Sequence[str], connect: str | None = None, connect_login: str | None = None
+) -> Diagnosis:
     """Run all checks. A check that fails does not stop the others, and what depends on it is `skipped`.
 
-    Writes nothing except a file with a unique name in a local lake, which it removes again.
+    Writes nothing except a file with a unique name in the lake, which it removes again.
 
     Args:
         tables: topic names or globs.
         connect: the URL of Kafka Connect's REST API, or `embedded`; by default `embedded` if Kafka is embedded.
+        connect_login: names the secret to log in there with, `user:password` or a token.
     """
     connect = connect or ("embedded" if config.kafka.is_embedded else None)
-    return _Examination(_with_short_timeouts(config), tables, connect).run()
+    return _Examination(_with_short_timeouts(config), tables, connect, connect_login).run()
 
 
 def _with_short_timeouts(config: Config) -> Config:
@@ -53,10 +61,10 @@ def _with_short_timeouts(config: Config) -> Config:
 class _Examination:
     """The checks, in order. Later ones use what earlier ones found."""
 
-    def __init__(self, config: Config, tables: Sequence[str], connect: str | None) -> None:
+    def __init__(self, config: Config, tables: Sequence[str], connect: str | None, connect_login: str | None) -> None:
         self._config = config
         self._tables = tables
-        self._connect = connect
+        self._connect, self._connect_login = connect, connect_login
         self._broker: Broker | None = None
         self._logs: Mapping[str, TopicLog] = {}
         self._registry: Registry | None = None
@@ -64,7 +72,6 @@ class _Examination:
         self._findings: list[Finding] = []
 
     def run(self) -> Diagnosis:
-        """The findings of all checks."""
         config = self._config
         checks: Mapping[str, Callable[[], Iterable[Finding]]] = {
             "java": services.java,
@@ -103,7 +110,7 @@ class _Examination:
         assert isinstance(broker, Broker)
         number = len(broker.topics())
         self._broker = broker
-        yield ok("kafka", f"{broker.name} responds, with {number} topics")
+        yield ok("kafka", f"{broker.name} responds; topics: {number}")
 
     def _check_topics(self) -> Iterator[Finding]:
         if self._broker is None:
@@ -111,7 +118,7 @@ class _Examination:
             return
         topics = select(self._tables, self._broker.topics(), "topic", "name a topic of Kafka")
         self._logs = self._broker.logs(topics)
-        yield ok("topics", f"{len(topics)} topics are selected")
+        yield ok("topics", f"selected: {len(topics)}")
 
     def _check_registry(self) -> Iterator[Finding]:
         self._registry = checked_registry(self._config)
@@ -125,9 +132,9 @@ class _Examination:
             yield skipped("connect", "connectors are not checked", "pass `--connect`, the URL of Connect's REST API")
             return
         url = self._config.stack.address("connect") if self._connect == "embedded" else self._connect
-        found = read_connectors(url, _TIMEOUT_SECONDS)
+        found = read_connectors(url, self._connect_login, _TIMEOUT_SECONDS)
         self._connectors = [one for one in found if any(map(one.is_of, self._tables))]
-        yield ok("connect", f"it responds, and has {len(self._connectors)} Debezium connectors of these topics")
+        yield ok("connect", f"it responds; Debezium connectors of these topics: {len(self._connectors)}")
         for connector in self._connectors:
             topics = [topic for topic in self._logs if topic.startswith(f"{connector.prefix}.")]
             envelopes = [self._config.table(topic).envelope for topic in topics]
@@ -153,7 +160,7 @@ class _Examination:
             found = [one for some in pool.map(lambda sample: list(sample.examine(registry)), samples) for one in some]
         yield from found
         if not any(finding.check == "schema-ids" for finding in found):
-            yield ok("schema-ids", f"the newest records of {len(samples)} topics decode")
+            yield ok("schema-ids", f"the newest records decode; topics: {len(samples)}")
         times = [sample.records[-1].timestamp()[1] / 1000 for sample in samples]
         ahead = max(times, default=0.0) - time.time()
         if ahead > _MAX_AHEAD_SECONDS:
@@ -161,38 +168,43 @@ class _Examination:
             yield warn("clock", what, "synchronize the clocks of this machine and of the producer with NTP")
 
     def _check_retention(self) -> Iterator[Finding]:
-        files, broker = LocalFiles.of(self._config.lake.root), self._broker
+        broker = self._broker
         if broker is None or not self._logs:
             yield skipped("retention", "no topic can be read")
             return
-        if files is None:
-            cure = "`cdc-lake status` shows how far bronze is behind"
-            yield skipped("retention", "the lake is not in a local folder", cure)
+        if any((one.check, one.status) == ("lake", "fail") for one in self._findings):
+            yield skipped("retention", "the lake cannot be read")
             return
-        settings = broker.topic_settings(list(self._logs))
-        check = partial(self._retention, broker, files)
+        lake, files = lake_of(self._config), services.lake_files(self._config.lake.root)
+        settings, reports = broker.topic_settings(list(self._logs)), latest_reports(files, lake, _MAX_REPORTS)
+        check = partial(self._retention, broker, lake, files, reports)
         with ThreadPoolExecutor(PARALLEL_READS) as pool:
             found = [one for some in pool.map(check, self._logs.values(), settings.values()) for one in some]
         yield from found or [ok("retention", "Kafka keeps what bronze has not read")]
 
     def _retention(
-        self, broker: Broker, files: LocalFiles, log: TopicLog, settings: Mapping[str, str]
+        self,
+        broker: Broker,
+        lake: Lake,
+        files: Files,
+        reports: Sequence[Report],
+        log: TopicLog,
+        settings: Mapping[str, str],
     ) -> list[Finding]:
-        """The findings of one topic.
-
-        Args:
-            settings: the topic's in Kafka.
-        """
-        lake = lake_of(self._config)
+        """The findings of one topic."""
         newest, start = lake.newest_bronze(files, log.name), self._config.table(log.name).read.start
         if newest is None and (start != "earliest" or lake.holds(files, "bronze", log.name)):
             return []  # a new table that does not need the first records, or one that only Spark can read
         progress = newest.progress if newest else None
         left = unread(log, progress.offsets.get(log.id, {}) if progress else {})
-        firsts = {partition: span.start for partition, span in left.items()}
-        times = broker.timestamps_ms(log.name, firsts).values() if firsts else ()
-        behind_seconds = time.time() - min(times) / 1000 if times else 0.0
-        return list(retention(log, progress, settings, behind_seconds))
+        waits = {
+            "the oldest unread record is {} old": _oldest_age(broker, log, left),
+            "bronze did not run for {}": longest_pause(reports, log.name),
+        }
+        deleted_before = {partition: span for partition, span in log.partitions.items() if 0 < span.start < span.end}
+        is_limited = int(settings.get("retention.bytes", -1)) >= 0
+        kept_seconds = _oldest_age(broker, log, deleted_before) if is_limited and deleted_before else math.inf
+        return list(retention(log, progress, settings, waits, kept_seconds))
 
     def _check_databases(self) -> Iterator[Finding]:
         prefixes, topics = list(self._config.databases), list(self._logs)
@@ -215,6 +227,13 @@ class _Examination:
         tables = {topic: self._config.table(topic) for topic in self._logs if topic.startswith(f"{prefix}.")}
         connectors = [one for one in self._connectors if one.prefix == prefix]
         yield from examine_database(self._config.database_url(prefix), prefix, tables, connectors)
+
+
+def _oldest_age(broker: Broker, log: TopicLog, spans: Mapping[int, Span]) -> float:
+    """The age in seconds of the oldest of the first records of these spans; 0 without one."""
+    firsts = {partition: span.start for partition, span in spans.items()}
+    times = broker.timestamps_ms(log.name, firsts).values() if firsts else ()
+    return time.time() - min(times) / 1000 if times else 0.0
 
 
 def _no_session() -> Any:

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 Status = Literal["ok", "skipped", "warn", "fail"]
 
 CHECKS: Mapping[str, str] = {
-    "java": "Java 17 is installed and runs.",
+    "java": "Java 17 is installed and runs, or with Spark 4.1 Java 21.",
     "spark": "The installed PySpark has a profile.",
     "jars": "The profile's jars are complete and undamaged, and Spark's settings name them.",
     "lake": "Files can be written, read and removed in `lake.root`.",
@@ -64,7 +64,6 @@ class Diagnosis(BaseModel):
 
     @property
     def is_failed(self) -> bool:
-        """Whether a check failed."""
         return any(finding.status == "fail" for finding in self.findings)
 
 

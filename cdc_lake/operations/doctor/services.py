@@ -15,16 +15,25 @@ from cdc_lake.operations.doctor.findings import Finding, fail, ok, skipped, warn
 from cdc_lake.spark.conf import spark_home
 from cdc_lake.spark.jars import cache_folder, lock_file, read_lock, require
 from cdc_lake.spark.java import JAVA_VERSION, find_java, java_version
+from cdc_lake.spark.session import hadoop
 from cdc_lake.spark.versions import PROFILES, profile_name
 from cdc_lake.storage.files import LocalFiles
+from cdc_lake.storage.hadoop import HadoopFiles
+
+_S3_PATIENCE = {
+    **dict.fromkeys(("attempts.maximum", "retry.limit"), "1"),
+    **dict.fromkeys(("connection.establish.timeout", "connection.timeout"), "5000"),
+}
+"""Hadoop's retries of requests to S3, and timeouts in ms."""
 
 
 def java() -> Iterator[Finding]:
     found = find_java()
-    if java_version(found) != JAVA_VERSION:
+    number = java_version(found)
+    if number is None:
         yield fail("java", f"{found} does not run", f"install Java {JAVA_VERSION}, and set JAVA_HOME to it")
     else:
-        yield ok("java", f"Java {JAVA_VERSION}: {found}")
+        yield ok("java", f"Java {number}: {found}")
 
 
 def spark() -> Iterator[Finding]:
@@ -49,15 +58,20 @@ def jars(lake: LakeConfig) -> Iterator[Finding]:
         yield ok("jars", f"{len(locked)} jars of the profile {name} in {cache}")
 
 
+def lake_files(root: str) -> LocalFiles | HadoopFiles:
+    """The lake's files by the layer that runs use. A store that does not respond is not asked for minutes."""
+    if local := LocalFiles.of(root):
+        return local
+    jvm, conf = hadoop(None)
+    for name, value in _S3_PATIENCE.items():
+        conf.set(f"fs.s3a.{name}", value)
+    return HadoopFiles.of(jvm, conf)
+
+
 def lake(settings: LakeConfig) -> Iterator[Finding]:
     for warning in settings.warnings:
         yield warn("lake", *warning.split("; ", 1))
-    files = LocalFiles.of(settings.root)
-    if files is None:
-        what = f"{settings.root} needs Hadoop's settings: each run first writes, reads and removes a file there"
-        yield skipped("lake", what)
-        return
-    files.check_access(settings.root)
+    lake_files(settings.root).check_access(settings.root)
     yield ok("lake", f"files in {settings.root} can be written, read and removed")
 
 

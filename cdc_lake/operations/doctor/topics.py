@@ -1,15 +1,18 @@
 """What the newest records of a topic show, and whether Kafka keeps the others until bronze reads them."""
 
 import json
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from operator import itemgetter
 from typing import cast
 
 from confluent_kafka import Message
 
 from cdc_lake.bronze.explain import reads
-from cdc_lake.bronze.offsets import continue_from, describe_loss
 from cdc_lake.bronze.references import Names, resolve
+from cdc_lake.bronze.topic_run import continue_from, describe_loss
 from cdc_lake.bronze.usable_schemas import describe_reference
 from cdc_lake.config import TableConfig
 from cdc_lake.decode.framing import Side, reference_and_body
@@ -20,6 +23,7 @@ from cdc_lake.lake.schema_files import writer_schema
 from cdc_lake.operations.doctor.connectors import NO_POSITION, POSITIONS, Connector, null_defaults
 from cdc_lake.operations.doctor.findings import Finding, fail, warn
 from cdc_lake.registries.registry import Registry
+from cdc_lake.runs.report import Report
 from cdc_lake.sources.logs import TopicLog
 from cdc_lake.tables.progress import BronzeProgress
 
@@ -125,15 +129,37 @@ def _is_usable(schema: WriterSchema) -> bool:
         return False
 
 
+def longest_pause(reports: Sequence[Report], topic: str) -> float:
+    """The longest time in seconds in which no run of bronze read the topic, between two of these reports.
+
+    Time before a round of a continuous run does not count: rounds that find nothing new have no report.
+
+    Args:
+        reports: newest first.
+    """
+    runs = [one for one in reports if one.layer == "bronze" and any(table.table == topic for table in one.tables)]
+    pauses = (
+        (later.started_at - (earlier.ended_at or earlier.started_at)).total_seconds()
+        for later, earlier in pairwise(runs)
+        if "start" in later.seconds
+    )
+    return max(pauses, default=0.0)
+
+
 def retention(
-    log: TopicLog, progress: BronzeProgress | None, settings: Mapping[str, str], behind_seconds: float
+    log: TopicLog,
+    progress: BronzeProgress | None,
+    settings: Mapping[str, str],
+    waits: Mapping[str, float],
+    kept_seconds: float = math.inf,
 ) -> Iterator[Finding]:
     """Whether Kafka deleted records that bronze has not read, or soon will.
 
     Args:
         progress: bronze's; None if it has not read the topic.
         settings: the topic's in Kafka.
-        behind_seconds: the age of the oldest unread record.
+        waits: how long records wait until bronze reads them, in seconds, each by a sentence with `{}` for it.
+        kept_seconds: the age of the oldest record, if Kafka deletes records by the size of the log.
     """
     if progress is None:
         if any(span.start for span in log.partitions.values()):
@@ -145,18 +171,16 @@ def retention(
             cure = f"run bronze with `--accept-loss`, then {_SNAPSHOT}"
             yield fail("retention", describe_loss(log, gap, offsets[log.id]), cure, log.name)
     policies = settings.get("cleanup.policy", "delete")
-    limits = {
-        name: int(settings.get(name, -1)) / 1000
-        for policy, name in (("delete", "retention.ms"), ("compact", "delete.retention.ms"))
-        if policy in policies
-    }
-    for name, seconds in limits.items():
-        if 0 <= seconds < 2 * behind_seconds:
-            lost = "records" if name == "retention.ms" else "tombstones, and with them deletes"
-            what = (
-                f"the oldest unread record is {_hours(behind_seconds)} old, and Kafka deletes {lost} after "
-                f"{_hours(seconds)}"
-            )
+    limits = [
+        ("delete", "retention.ms", int(settings.get("retention.ms", -1)) / 1000),
+        ("delete", "retention.bytes", kept_seconds),
+        ("compact", "delete.retention.ms", int(settings.get("delete.retention.ms", -1)) / 1000),
+    ]
+    sentence, waiting_seconds = max(waits.items(), key=itemgetter(1))
+    for policy, name, seconds in limits:
+        if policy in policies and 0 <= seconds < 2 * waiting_seconds:
+            lost = "tombstones, and with them deletes," if policy == "compact" else "records"
+            what = f"{sentence.format(_hours(waiting_seconds))}, and Kafka deletes {lost} after {_hours(seconds)}"
             yield warn("retention", what, f"run bronze more often, or raise {name} of the topic", log.name)
 
 

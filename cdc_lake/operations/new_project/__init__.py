@@ -90,7 +90,6 @@ class Project:
 
     Attributes:
         registry_type: the value of `registry.type`.
-        lake: root of the lake, a folder or URL.
         tables: names or globs of the topics to replicate.
         example: one of these topics; None if none is known, and then there is no gold model.
     """

@@ -4,14 +4,15 @@ Each chart is drawn for wide and for narrow screens, because an SVG scales its t
 """
 
 import re
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, get_args
 
 import vl_convert
 from markupsafe import Markup, escape
 
-from cdc_lake.operations.page.series import AgeRange, Freshest, FreshnessCell, RunPoint, duration_text
+from cdc_lake.operations.page.series import AgeRange, Flow, Freshest, FreshnessCell, RunPoint, Segment, duration_text
 from cdc_lake.runs.report import Report
 
 Spec = dict[str, Any]
@@ -53,6 +54,27 @@ _RANGES = ("≤ 1 s", "≤ 10 s", "≤ 1 min", "≤ 10 min", "≤ 1 h", "> 1 h")
 """The classes of freshness in the chart by table, from light to dark in the light style."""
 _CROSS = "M-1,-1L1,1M1,-1L-1,1"
 _LAYERS = get_args(Report.model_fields["layer"].annotation)
+_FLOW_TEXTS = {
+    "read": "read from Kafka",
+    "not_merged": "not merged yet",
+    "written": "written to gold",
+    "removed": "removed from gold",
+}
+"""The labels that differ from the names in the reports."""
+_FAILED_PARTS = ("quarantined", "rejected")
+_DESCRIBED_PARTS = ("read", "applied", "appended", "written", *_FAILED_PARTS)
+"""The parts in the description of the chart."""
+_MAIN_PARTS = ("read", "ok", "landed_before", "applied", "appended", "written")
+_CHANGE_SILVER = ("applied", "appended")
+"""The parts from which gold is computed."""
+_NODE_WIDTH = 8
+_FLOW_HEIGHT = 260
+_LINE_HEIGHT = 13
+_LABEL_LETTERS, _NARROW_LABEL_LETTERS = 20, 11
+"""The most letters in a line of a label."""
+_LETTER_WIDTH, _LABEL_GAP = 6, 6
+_CURVE = 16
+"""The points of each curve."""
 
 
 class Chart(NamedTuple):
@@ -128,7 +150,7 @@ def lag_chart(points: Sequence[tuple[datetime, int]]) -> Chart:
             "y": {
                 "field": "offsets",
                 "type": "quantitative",
-                "scale": {"domain": [0, max(1, *(offsets for _, offsets in points))], "nice": True},
+                "scale": {"domain": [0, max(4, *(offsets for _, offsets in points))], "nice": True},
                 "axis": {"tickCount": 4, "tickMinStep": 1, "format": ",d"},
             },
         },
@@ -159,7 +181,7 @@ def freshness_by_table_chart(cells: Sequence[FreshnessCell]) -> Chart:
             "color": {
                 "field": "range",
                 "scale": {"domain": _RANGES, "range": colors},
-                "legend": {"symbolType": "square", "symbolStrokeWidth": 0, "columnPadding": 8},
+                "legend": {"symbolType": "square", "symbolStrokeWidth": 0, "columnPadding": 14},
             },
         },
     }
@@ -205,3 +227,146 @@ def runs_chart(points: Sequence[RunPoint]) -> Chart:
     }
     failed = sum(point.outcome == "failed" for point in points)
     return chart("Duration of runs", f"{len(points):,} runs, {failed:,} failed.", lambda width: spec, wide=1160)
+
+
+def flow_chart(records: Flow) -> Chart:
+    shown = [one for column in records for one in column if one.name in _DESCRIBED_PARTS]
+    described = ", ".join(f"{one.records:,} {_flow_text(one.name)}" for one in shown)
+    return chart(
+        "Records through bronze and silver, and rows of gold",
+        f"{described}.",
+        lambda width: _flow_spec(records, width),
+        wide=1200,
+    )
+
+
+def _flow_spec(records: Flow, width: int) -> Spec:
+    read, landed, merged, computed = columns = _laid_out(records, width)
+    nodes = [node for column in columns for node in column]
+    height = max(node.bottom for node in nodes) + 8
+    bands = [
+        *_bands(read, [node for node in landed if node.name != "landed_before"]),
+        *_bands([node for node in landed if node.name in ("ok", "landed_before")], merged),
+        *_bands_of_gold([node for node in merged if node.name in _CHANGE_SILVER], computed),
+    ]
+    rectangles = [
+        {**node._asdict(), "right": node.left + _NODE_WIDTH, "color": _flow_color(node.name)} for node in nodes
+    ]
+    labels = [
+        {
+            "left": node.left + _NODE_WIDTH + _LABEL_GAP,
+            "top": (node.top + node.bottom - (len(node.label) - 1) * _LINE_HEIGHT) / 2,
+            "text": "\n".join(node.label),
+        }
+        for node in nodes
+    ]
+    x = {"field": "left", "type": "quantitative", "axis": None, "scale": {"domain": [0, width], "nice": False}}
+    y = {"field": "top", "type": "quantitative", "axis": None, "scale": {"domain": [height, 0], "nice": False}}
+    bottom, fill = {"field": "bottom"}, {"field": "color", "type": "nominal", "scale": None}
+    layers = [
+        _layer(bands, {"type": "area", "opacity": 0.22}, x=x, y=y, y2=bottom, detail={"field": "band"}, fill=fill),
+        _layer(rectangles, {"type": "rect"}, x=x, x2={"field": "right"}, y=y, y2=bottom, fill=fill),
+        _layer(
+            labels, {"type": "text", "lineBreak": "\n", "lineHeight": _LINE_HEIGHT}, x=x, y=y, text={"field": "text"}
+        ),
+    ]
+    return {"height": height, "padding": 0, "layer": layers}
+
+
+def _layer(rows: Sequence[Mapping[str, Any]], mark: Spec, **encoding: Spec) -> Spec:
+    return {"data": {"values": rows}, "mark": mark, "encoding": encoding}
+
+
+class _Node(NamedTuple):
+    """A segment as a rectangle; pixels from the left and from the top."""
+
+    name: str
+    records: int
+    left: float
+    top: float
+    bottom: float
+    label: Sequence[str]
+
+
+def _laid_out(records: Flow, width: int) -> list[list[_Node]]:
+    """The nodes of each column. Rows of gold have a scale of their own if they are more than the records."""
+    letters = _NARROW_LABEL_LETTERS if width == _NARROW else _LABEL_LETTERS
+    sums = [sum(one.records for one in column) for column in records]
+    most, last = max(sums[:-1]), 3 if sums[-1] else 2
+    step = (width - _NODE_WIDTH - _LABEL_GAP - letters * _LETTER_WIDTH) / last
+    scales = [_FLOW_HEIGHT / max(most, of_column) for of_column in sums]
+    return [
+        _column(column, step * number, scale, letters)
+        for number, (column, scale) in enumerate(zip(records, scales, strict=True))
+    ]
+
+
+def _column(segments: Sequence[Segment], left: float, scale: float, letters: int) -> list[_Node]:
+    """The nodes below each other, each with enough room for its label."""
+    nodes, top = [], 4.0
+    for segment in segments:
+        label = [*textwrap.wrap(_flow_text(segment.name), letters), f"{segment.records:,}"]
+        height = max(segment.records * scale, 2.0)
+        margin = max((len(label) * _LINE_HEIGHT + 6 - height) / 2, 3.0)
+        top += margin
+        nodes.append(_Node(segment.name, segment.records, left, top, top + height, label))
+        top += height + margin
+    return nodes
+
+
+def _bands(sources: Sequence[_Node], targets: Sequence[_Node]) -> Iterator[Mapping[str, Any]]:
+    """The curves from nodes to those of the next column, with the same records in the same order."""
+    start = 0
+    for target in targets:
+        end, passed = start + target.records, 0
+        for source in sources:
+            low, high = max(start, passed), min(end, passed + source.records)
+            if low < high:
+                out = _part(source, low - passed, high - passed)
+                into = _part(target, low - start, high - start)
+                yield from _band(f"{source.name}>{target.name}", _flow_color(target.name), out, into)
+            passed += source.records
+        start = end
+
+
+def _bands_of_gold(sources: Sequence[_Node], targets: Sequence[_Node]) -> Iterator[Mapping[str, Any]]:
+    """The curves from each node to each node of gold, whose rows are computed from the records of all."""
+    for source, *of_sources in _shares(sources):
+        for target, *of_targets in _shares(targets):
+            out = _part(source, *(share * source.records for share in of_targets))
+            into = _part(target, *(share * target.records for share in of_sources))
+            yield from _band(f"{source.name}>{target.name}", _flow_color(target.name), out, into)
+
+
+def _shares(nodes: Sequence[_Node]) -> Iterator[tuple[_Node, float, float]]:
+    """The nodes, each with its part of the sum of all: from 0 to 1."""
+    total, start = sum(node.records for node in nodes), 0
+    for node in nodes:
+        yield node, start / total, (start + node.records) / total
+        start += node.records
+
+
+def _part(node: _Node, low: float, high: float) -> tuple[float, float, float]:
+    """Where a part of a node's records is: left, top, bottom."""
+    scale = (node.bottom - node.top) / node.records
+    return node.left, node.top + low * scale, node.top + high * scale
+
+
+def _band(
+    name: str, color: str, out: tuple[float, float, float], into: tuple[float, float, float]
+) -> Iterator[Mapping[str, Any]]:
+    """The points of a curve's upper and lower edge, from left to right."""
+    for step in range(_CURVE + 1):
+        share = step / _CURVE
+        bend = share * share * (3 - 2 * share)
+        x = out[0] + _NODE_WIDTH + share * (into[0] - out[0] - _NODE_WIDTH)
+        top, bottom = (a + bend * (b - a) for a, b in zip(out[1:], into[1:], strict=True))
+        yield {"band": name, "color": color, "left": x, "top": top, "bottom": bottom}
+
+
+def _flow_color(name: str) -> str:
+    return FAILED if name in _FAILED_PARTS else ACCENT if name in _MAIN_PARTS else MUTED
+
+
+def _flow_text(name: str) -> str:
+    return _FLOW_TEXTS.get(name, name.replace("_", " "))

@@ -18,7 +18,7 @@ from cdc_lake.config.gold_models import model_names, read_model
 from cdc_lake.errors import CdcLakeError, ConfigError
 from cdc_lake.lake.lake import Lake, SilverTarget
 from cdc_lake.lake.readers import FilesReader, without_spark
-from cdc_lake.operations.quarantine import utc_time
+from cdc_lake.operations.quarantine import ReasonGroup, utc_time
 from cdc_lake.operations.status import LatestRuns, TableStatus, read_topic
 from cdc_lake.operations.story import Story, position_text
 from cdc_lake.runs.context import PARALLEL_READS, lake_of, latest_reports
@@ -29,25 +29,6 @@ from cdc_lake.tables.newest import newest_rows, newest_schema, rows_where
 
 _NEEDS_SPARK = "only Spark can read this table; see `cdc-lake status`"
 _COORDINATES = ("generation", "partition", "offset")
-
-
-class Reason(NamedTuple):
-    """Quarantined records of a topic that share a reason.
-
-    Attributes:
-        stage, code, message: bronze's `error`; a message never contains values of records.
-        first, last: when the oldest and the newest of them were written to Kafka; None without a timestamp.
-        example: the Kafka position of one of them.
-    """
-
-    topic: str
-    stage: str
-    code: str
-    message: str
-    records: int
-    first: datetime | None
-    last: datetime | None
-    example: str
 
 
 class LineageColumn(NamedTuple):
@@ -73,7 +54,6 @@ class TopicFacts(NamedTuple):
         rows: how many rows bronze landed; None if unknown.
         tables: the status of bronze, and of each silver table. Bronze's lag is that of its last run.
         columns: the columns of the first silver table; None if the table does not exist, or only Spark can read them.
-        models: the gold models that read it.
         reasons: why records are quarantined, the most frequent first.
     """
 
@@ -82,14 +62,13 @@ class TopicFacts(NamedTuple):
     tables: Sequence[TableStatus]
     columns: Sequence[LineageColumn] | None
     models: Sequence[str]
-    reasons: Sequence[Reason]
+    reasons: Sequence[ReasonGroup]
 
 
 class ModelFacts(NamedTuple):
     """A gold model.
 
     Attributes:
-        topics: the topics that it reads.
         query: its SQL, without the comments of the header.
         columns: name and type; None if the table does not exist, or only Spark can read them.
         status: the last run; `commit` is None.
@@ -168,7 +147,7 @@ def _topic(settings: TableConfig, lake: Lake, files: Files, name: str, models: S
     if known is None:
         layers = [("bronze", name), *(("silver", target.name) for target in targets)]
         tables = [TableStatus(table=table, layer=layer, commit=None, error=_NEEDS_SPARK) for layer, table in layers]
-        rows, reasons = None, list[Reason]()
+        rows, reasons = None, list[ReasonGroup]()
     else:
         progress, tables = known[0]
         rows = progress.total_rows
@@ -177,7 +156,7 @@ def _topic(settings: TableConfig, lake: Lake, files: Files, name: str, models: S
     return TopicFacts(name, rows, tables, columns, [model.name for model in reading], reasons)
 
 
-def _reasons(files: Files, path: str, topic: str) -> list[Reason]:
+def _reasons(files: Files, path: str, topic: str) -> list[ReasonGroup]:
     latest = newest_rows(files, path)
     columns = ["status", "error", "kafka_timestamp", *_COORDINATES]
     is_quarantined = pc.field("status") == "quarantined"
@@ -193,23 +172,19 @@ def _reasons(files: Files, path: str, topic: str) -> list[Reason]:
         [([], "count_all"), ("us", "min"), ("us", "max"), *first]
     )
     reasons = [
-        Reason(
-            topic=topic,
+        ReasonGroup(
+            table=topic,
             stage=group["stage"],
             code=group["code"],
-            message=group["message"],
+            reason=group["message"],
             records=group["count_all"],
-            first=_time(group["us_min"]),
-            last=_time(group["us_max"]),
+            first=utc_time(group["us_min"] // 1000),
+            last=utc_time(group["us_max"] // 1000),
             example=position_text([group[f"{name}_first"] for name in _COORDINATES]),
         )
         for group in groups.to_pylist()
     ]
     return sorted(reasons, key=lambda reason: -reason.records)
-
-
-def _time(us: int | None) -> datetime | None:
-    return None if us is None else utc_time(us // 1000)
 
 
 def _columns(

@@ -15,13 +15,13 @@ from cdc_lake.operations.page import series
 from cdc_lake.operations.page.charts import (
     Chart,
     ages_chart,
+    flow_chart,
     freshness_by_table_chart,
     freshness_chart,
     lag_chart,
     runs_chart,
 )
 from cdc_lake.operations.page.facts import PageFacts
-from cdc_lake.operations.page.flow import flow_chart
 from cdc_lake.operations.quarantine import utc_time
 from cdc_lake.runs.report import COUNTS, Report
 

@@ -13,6 +13,8 @@ _MERGED = ("applied", "appended", "superseded", "paired_tombstones", "truncates"
 """Silver's counts that add up to its events, with the most useful first."""
 _LANDED = ("ok", "control", "dropped", "quarantined", "already_there")
 """Bronze's counts that add up to the records that it read."""
+_COMPUTED = ("written", "removed")
+"""Gold's counts of rows."""
 
 
 class Steps:
@@ -171,16 +173,17 @@ class Segment(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """The records of some runs: read from Kafka, landed in bronze, merged into silver.
+    """The records of some runs: read from Kafka, landed in bronze, merged into silver; and the rows of gold.
 
     Records of earlier runs that silver merged are `landed_before` in `landed`. Records that silver did not merge in
     these runs are `not_merged` in `merged`. So the columns continue each other: `read` is the sum of `landed` without
-    `landed_before`, and `ok` and `landed_before` are the sum of `merged`.
+    `landed_before`, and `ok` and `landed_before` are the sum of `merged`. `computed` has rows of gold, and its own sum.
     """
 
     read: Sequence[Segment]
     landed: Sequence[Segment]
     merged: Sequence[Segment]
+    computed: Sequence[Segment]
 
 
 def flow(reports: Sequence[Report]) -> Flow:
@@ -193,7 +196,8 @@ def flow(reports: Sequence[Report]) -> Flow:
     elif ok > events:
         merged.append(Segment("not_merged", ok - events))
     read = sum(bronze.get(name, 0) for name in _LANDED)
-    return Flow([Segment("read", read)] if read else [], landed, merged)
+    computed = _segments(total_rows(reports, "gold"), _COMPUTED)
+    return Flow([Segment("read", read)] if read else [], landed, merged, computed)
 
 
 def _segments(rows: Mapping[str, int], names: Sequence[str]) -> list[Segment]:

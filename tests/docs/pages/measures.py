@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from cdc_lake.lake.states import TableState
+from cdc_lake.lake.readers import TableState
 from cdc_lake.runs.metrics import HELP, RUN_HELP, run_samples, samples
 from cdc_lake.runs.report import Report, TableReport
 
