@@ -71,7 +71,7 @@ def with_decision(
     Columns out: all, and `status`, `error`, `op`, `source_ts_ms`, `source_position`, `position_domain`, `snapshot`,
     `transaction_id`, `canonical_key`, `key_schema`, `value_schema`.
     """
-    key_columns, sequence_by = settings.key_of_rows, settings.merge.sequence_by
+    key_columns, sequence_by, given = settings.key_of_rows, settings.merge.sequence_by, records.columns
     bodies = {side: framing.body(F.col(side), F.col(f"{side}_framing"), frames) for side in ("key", "value")}
     records, key_layouts = with_decoded_keys(records, keys.known, body=bodies["key"], named=F.col("key_reference"))
     records, value_layouts = with_decoded_values(
@@ -82,25 +82,18 @@ def with_decision(
         before=None if key_columns is None else (*key_columns, *filter(None, [sequence_by])),
     )
     value_result = value_layouts.chosen(partial(_value_result, sequence_by=sequence_by))
-    records = records.withColumns(
-        {
-            "key_schema": key_layouts.schema,
-            "value_schema": value_layouts.schema,
-            "is_control": _is_control(key_layouts, value_layouts),
-            "__key_result": _chosen_key_result(key_layouts, value_layouts, key_columns).cast(_KEY_RESULT_TYPE),
-            "__value_result": value_result.cast(_VALUE_RESULT_TYPE),
-        }
+    # The decoded columns end here: each further step with them would take several times as long to plan.
+    records = records.select(
+        *given,
+        key_layouts.schema.alias("key_schema"),
+        value_layouts.schema.alias("value_schema"),
+        _is_control(key_layouts, value_layouts).alias("is_control"),
+        _chosen_key_result(key_layouts, value_layouts, key_columns).cast(_KEY_RESULT_TYPE).alias("__key_result"),
+        value_result.cast(_VALUE_RESULT_TYPE).alias("__value_result"),
     )
     op = F.when(F.col("is_tombstone"), TOMBSTONE).otherwise(F.col("__value_result")["op"])
-    records = records.withColumn("sent_op", op)
-    records = records.withColumn("problem", _problem(keys, values, key_columns)).withColumn(
-        "status",
-        F.when(F.col("problem").isNotNull(), "quarantined").when(F.col("is_control"), "control").otherwise("ok"),
-    )
-    return records.select(
-        *(name for name in records.columns if not name.startswith(("__key_", "__value_")) and name != "sent_op"),
-        *_decided_columns(),
-    ).drop("problem", "is_control")
+    records = records.withColumn("sent_op", op).withColumn("problem", _problem(keys, values, key_columns))
+    return records.select(*given, "key_schema", "value_schema", *_decided_columns())
 
 
 def _chosen_key_result(keys: DecodedLayouts, values: DecodedLayouts, key_columns: Sequence[str] | None) -> Column:
@@ -123,11 +116,14 @@ def _chosen_key_result(keys: DecodedLayouts, values: DecodedLayouts, key_columns
 
 @built_once
 def _decided_columns() -> Sequence[Column]:
-    """The columns of `with_decision` that depend on a record's status and problem."""
-    key, value, is_ok = F.col("__key_result"), F.col("__value_result"), F.col("status") == "ok"
+    """The columns of `with_decision` that depend on a record's problem."""
+    key, value = F.col("__key_result"), F.col("__value_result")
+    status = F.when(F.col("problem").isNotNull(), "quarantined").when(F.col("is_control"), "control").otherwise("ok")
+    is_ok = status == "ok"
     has_op = F.col("problem").isNull() | (F.col("problem")["stage"] == "type")
     of_value = ("source_ts_ms", "source_position", "snapshot", "transaction_id")
     return (
+        status.alias("status"),
         F.col("problem").alias("error"),
         F.when(has_op, F.col("sent_op")).alias("op"),
         key["canonical"].alias("canonical_key"),

@@ -60,7 +60,7 @@ def _frame_columns(
         else framing.framing(F.col(side), headers, side, fixed, declared=declared, of_files=of_files)
         for side, fixed in settings
     }
-    return {"header_bytes": framing.header_bytes(headers)}, {"too_large": F.coalesce(*too_large)}, kept, frames
+    return {"header_bytes": framing.header_bytes(headers)}, {"too_large": F.coalesce(*too_large), **kept}, frames
 
 
 def with_unpacked_bytes(records: DataFrame, max_bytes: int) -> DataFrame:
@@ -139,20 +139,19 @@ def _reference_columns(
         problems.append(about(side, problem))
         short[f"{side}_reference"] = F.when(is_short, reference)
     is_tombstone = F.col("value").isNull() & F.col("too_large").isNull()
+    steps = [{"is_tombstone": F.coalesce(is_tombstone, F.lit(False)), **references}]
     if has_json:
         is_null = F.col("value_framing").isin(*framing.TEXTS) & json_format.is_null(texts["value"])
-        is_tombstone = is_tombstone | is_null
         references["value_reference"] = F.when(~F.col("is_tombstone"), references["value_reference"])
         problems[0] = F.when(~F.col("is_tombstone"), problems[0])
-    steps = [{"is_tombstone": F.coalesce(is_tombstone, F.lit(False))}, references]
-    if has_json:
+        steps = [{"is_tombstone": F.coalesce(is_tombstone | is_null, F.lit(False))}, references]
         steps.append({"value_names": json_format.row_names(texts["value"], F.col("value_reference"))})
         are_short = F.coalesce(F.length("value_names") <= _MAX_JSON_REFERENCE, F.lit(True))
         short["value_reference"] = F.when(are_short, short["value_reference"])
         short["value_names"] = F.when(are_short, F.col("value_names"))
         reason = f"value: the names of its fields have more than {_MAX_JSON_REFERENCE} characters"
         problems.append(F.when(~are_short, reason))
-    return *steps, {"frame_problem": F.coalesce(*problems)}, short
+    return *steps, {"frame_problem": F.coalesce(*problems), **short}
 
 
 def about(part: str, problem: Column) -> Column:

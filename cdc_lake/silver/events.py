@@ -53,7 +53,7 @@ def events(
     *,
     has_key_changes: bool = True,
     is_narrow: bool = False,
-    more: Sequence[str] = (),
+    more: Sequence[str | Column] = (),
 ) -> DataFrame:
     """The typed events among a table's bronze rows, without truncates.
 

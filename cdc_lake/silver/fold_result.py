@@ -43,10 +43,10 @@ def string_array(names: Iterable[str]) -> Column:
 
 def rows_with_keys(silver: DataFrame, events: DataFrame, names: Sequence[str]) -> DataFrame:
     """The silver rows that have a key of these events."""
-    same = F.lit(True)
+    sent, same = "__sent_pk", F.lit(True)
     for name in names:
-        same = same & F.col(f"silver.{quoted(name)}").eqNullSafe(F.col("event.pk")[name])
-    return silver.alias("silver").join(events.select("pk").alias("event"), same, "left_semi")
+        same = same & F.col(quoted(name)).eqNullSafe(F.col(sent)[name])
+    return silver.join(events.select(F.col("pk").alias(sent)), same, "left_semi")
 
 
 @dataclass(frozen=True)
@@ -180,9 +180,10 @@ class FoldResult:
         """The pieces of rows, with the values that they inherit from ended lifetimes."""
         # With `moved_by`, a row waits for values. Deleted rows that have nulls do not, nor, below, rows that got all.
         waits = F.when(~self._row_schema.is_emptied(), F.col("moved_by"))
-        rows = self._of_role(ROW_PIECE).withColumn("moved_by", waits)
+        rows = self._of_role(ROW_PIECE)
         if self._lifetimes is None:
-            return rows.withColumn(INHERITED_COLUMNS, string_array(()))
+            return rows.withColumns({"moved_by": waits, INHERITED_COLUMNS: string_array(())})
+        rows = rows.withColumn("moved_by", waits)
         moved_rows = rows.where(F.col("moved_by").isNotNull()).select("key", "moved_by", "missing")
         inherited = key_changes.inherit(self._lifetimes, moved_rows, self._row_schema.large).localCheckpoint()
         rows = rows.join(inherited, "key", "left")

@@ -177,9 +177,8 @@ def single_inserts(history: DataFrame, schema: StructType, large: Sequence[str])
 
 def _events(batch: Batch, schemas: BatchSchemas, rows: DataFrame, *, has_key_changes: bool) -> DataFrame:
     """The events in the columns that `fold.arrow` takes."""
-    more = ("raw_value", "value_schema", "refold")
-    rows = rows.withColumn("value_framing", F.col("framing")["value"])
-    decoded = events(rows, schemas, has_key_changes=has_key_changes, is_narrow=True, more=(*more, "value_framing"))
+    more = ("raw_value", "value_schema", "refold", F.col("framing")["value"].alias("value_framing"))
+    decoded = events(rows, schemas, has_key_changes=has_key_changes, is_narrow=True, more=more)
     is_new = F.col("batch") >= of_batch(batch.first, F.col("batch"))
     return decoded.select("key", "pk", is_new.alias("is_new"), *_event_columns(batch.table.settings.is_in_log_order))
 
@@ -229,13 +228,12 @@ def _with_stored(batch: Batch, schemas: BatchSchemas, events: DataFrame, refold:
     new = [name for name in schemas.large if name not in batch.table.stored_rows.columns]
     pk = events.schema["pk"].dataType
     own = _stored_columns(tuple(schemas.layout.keys), pk, tuple(new), batch.table.settings.is_in_log_order)
-    parts = [silver.select(*own)]
+    not_refolded = [F.lit(False).alias("refold")] if refold is None else []
+    parts = [silver.select(*own, *not_refolded)]
     if remembers:
-        parts.append(entries.select("key", *_remembered_columns()))
+        parts.append(entries.select("key", *_remembered_columns(), *not_refolded))
     for part in parts:
-        if refold is None:
-            part = part.withColumn("refold", F.lit(False))
-        else:
+        if refold is not None:
             is_refolded = refold.withColumn("refold", F.lit(True))
             part = part.join(is_refolded, "key", "left").withColumn("refold", F.coalesce("refold", F.lit(False)))
         events = events.unionByName(part, allowMissingColumns=True)

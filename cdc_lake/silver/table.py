@@ -136,7 +136,7 @@ class SilverTable:
         if added is None:
             return self.bronze_rows.where(F.col("batch").between(first, last))
         is_of_batch = F.col("batch") == of_batch(last, F.col("partition"))
-        return added.where(~has_former_key(self.landed, key_from)).where(is_of_batch)
+        return added.where(~has_former_key(self.landed, key_from) & is_of_batch)
 
     def progress_of_batch(self, batch: int) -> BronzeProgress | None:
         """Bronze's progress after a batch; none if its log no longer has it."""

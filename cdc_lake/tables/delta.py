@@ -160,7 +160,8 @@ class DeltaLakeTable(Generic[P]):
         return []
 
     def read(self, as_of: int | None = None) -> DataFrame:
-        return self._rows(as_of).drop(*(field.name for field in self._partitions))
+        rows = self._rows(as_of)
+        return rows.drop(*(field.name for field in self._partitions)) if self._partitions else rows
 
     def history(self) -> list[Version[P]]:
         """See `Table`. It includes versions whose files were vacuumed."""
