@@ -1,8 +1,8 @@
 """`make bench-short`: measure runs with few or no new records, for docs/explanation/performance.md.
 
 Each command is a process of its own, as a scheduler starts it, with a warm disk cache. The commands take turns; the
-result is the median of each. Runs for one changed row are measured again with an archive of classes, which is removed
-at the end.
+result is the median of each. They archive no classes at first. Then runs for one changed row are measured again: the
+first two, of which the second archives its classes, and those with the archive, which is removed at the end.
 """
 
 import ctypes
@@ -30,9 +30,11 @@ from cdc_lake.spark.java import SHORT_JVM
 _CHECKOUT = Path(__file__).parents[1]
 
 TABLES, ROWS, ROUNDS = 40, 1_000, 5
-CHANGED = small(0)
+CHANGED, _BOTH = small(0), ("bronze", "silver")
 RUN, SUBMIT, SHORT_SUBMIT = "cdc-lake run", "spark-submit", "spark-submit, short runs"
 """How runs are started; the last one with the options that `cdc-lake run` sets."""
+_NO_ARCHIVE = {"SPARK_SUBMIT_OPTS": "-Dbenchmark=short"}
+"""Runs with Java options of the user archive no classes."""
 _SET_CHILD_SUBREAPER = 36
 """Option of prctl(2): processes whose parent has ended, such as PySpark's JVM, become children of this one."""
 
@@ -68,16 +70,19 @@ def measure(folder: Path, addresses: Mapping[str, str]) -> dict[str, list[Cost]]
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     for layer in ("bronze", "silver"):
-        cost(_command(RUN, [layer], "*"), environment)
+        cost(_command(RUN, [layer], "*"), environment | _NO_ARCHIVE)
     costs: dict[str, list[Cost]] = defaultdict(list)
 
-    def change_one_row(launchers: Sequence[str], suffix: str = "") -> None:
+    def merge_one_row(launcher: str, jobs: Sequence[str], suffix: str, variables: Mapping[str, str]) -> None:
+        if "bronze" in jobs:
+            log.steady(CHANGED, 1)
+        found = cost(_command(launcher, jobs, CHANGED), {**environment, **variables, **_variables(launcher)})
+        costs[f"one changed row: {launcher}, {' and '.join(jobs)}{suffix}"].append(found)
+
+    def change_one_row(launchers: Sequence[str], suffix: str = "", variables: Mapping[str, str] = _NO_ARCHIVE) -> None:
         for launcher in launchers:
-            for jobs in ([("bronze", "silver")] if launcher == RUN else []) + [("bronze",), ("silver",)]:
-                if "bronze" in jobs:
-                    log.steady(CHANGED, 1)
-                found = cost(_command(launcher, jobs, CHANGED), environment | _variables(launcher))
-                costs[f"one changed row: {launcher}, {' and '.join(jobs)}{suffix}"].append(found)
+            for jobs in ([_BOTH] if launcher == RUN else []) + [("bronze",), ("silver",)]:
+                merge_one_row(launcher, jobs, suffix, variables)
 
     archive = spark_home() / ARCHIVE_FOLDER
     shutil.rmtree(archive, ignore_errors=True)
@@ -89,9 +94,10 @@ def measure(folder: Path, addresses: Mapping[str, str]) -> dict[str, list[Cost]]
                 costs[f"{TABLES} tables, nothing new: {launcher}, {layer}"].append(found)
         found = cost(["cdc-lake", "status", "--table", "*"], environment)
         costs[f"{TABLES} tables: cdc-lake status"].append(found)
-    cost(["cdc-lake", "jars", "archive"], environment)
+    for suffix in (", first run", ", second run"):
+        merge_one_row(RUN, _BOTH, suffix, {})
     for _ in range(ROUNDS):
-        change_one_row((RUN, SHORT_SUBMIT), ", archive")
+        change_one_row((RUN, SHORT_SUBMIT), ", archive", {})
     shutil.rmtree(archive)
     return costs
 

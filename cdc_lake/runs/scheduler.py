@@ -42,6 +42,7 @@ from cdc_lake.runs.errors import translate_error
 from cdc_lake.runs.lineage import check_lineage_client, send_lineage
 from cdc_lake.runs.metrics import Exporter, check_exporters
 from cdc_lake.runs.report import Report, ReportedError, RunLayer, TableReport, seconds_before
+from cdc_lake.spark.conf import archived_if_due
 from cdc_lake.spark.session import (
     LOCAL_DIR,
     build_session,
@@ -144,12 +145,13 @@ class TableScheduler:
             InstallationError: Spark cannot start with the installed packages.
         """
         if not self._sessions:
-            session = build_session(
-                f"cdc_lake {layer}",
-                config.max_record_bytes,
-                is_short=self._is_short,
-                has_user_sql=self._has_user_sql or layer == "gold",
-            )
+            with archived_if_due() if self._is_short else nullcontext():
+                session = build_session(
+                    f"cdc_lake {layer}",
+                    config.max_record_bytes,
+                    is_short=self._is_short,
+                    has_user_sql=self._has_user_sql or layer == "gold",
+                )
             self._sessions.append(session)
         return self._sessions[0]
 

@@ -1,15 +1,17 @@
 """Configure Spark in this Python environment: its jars, settings, log and Java, for `spark-submit` and PySpark.
 
 A short run spends half of its time on loading and linking the same 20,000 classes. Java's class-data sharing maps them
-from a file instead. `cdc-lake jars archive` creates that file for the jars and the Java of this environment; the JVM
-ignores it if one of them has changed. Java archives only classes of the class path, so the jars are listed there and
-not in `spark.jars`. Folders on the class path must be empty, so Spark gets its settings by `--properties-file`.
-Source: the java command of JDK 17, "Application class data sharing".
+from a file instead. The second short run of an environment, or `cdc-lake jars archive`, creates that file for the jars
+and the Java of this environment; the JVM ignores it if one of them has changed. Java archives only classes of the class
+path, so the jars are listed there and not in `spark.jars`. Folders on the class path must be empty, so Spark gets its
+settings by `--properties-file`. Source: the java command of JDK 17, "Application class data sharing".
 
 PySpark and `spark-submit` start their JVM with the same script, which sources `spark-env.sh` in Spark's conf folder.
-`write_spark_defaults` writes that file. It sources another script, which `recorded` writes next to the archive.
+`write_spark_defaults` writes that file. It sources another script, which `_finish_archive` writes next to the archive.
 """
 
+import atexit
+import logging
 import os
 import re
 import shlex
@@ -24,10 +26,14 @@ from cdc_lake.errors import InstallationError
 from cdc_lake.spark.jars import Jar
 from cdc_lake.spark.java import JAVA_VERSION, SHORT_JVM, bundled_java_home, find_java
 
+logger = logging.getLogger(__name__)
+
 _CONF_FILES = frozenset(("spark-defaults.conf", "spark-env.sh", "log4j2.properties"))
 """The files that `write_spark_defaults` writes."""
 ARCHIVE_FOLDER = "class-archive"
-"""Folder in PySpark's folder that `cdc-lake jars archive` writes."""
+"""Folder in PySpark's folder for the archive of classes, its script, and the spark-defaults.conf that it belongs to."""
+_BEGUN = "begun"
+"""File in it: an archive was begun, so no later run begins one, even if it failed."""
 _ON_THIS_MACHINE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 """Makes local sessions listen on loopback; Spark's default is the address of the host name."""
 _LOG_SETTINGS = """# Written by `cdc-lake jars fetch`: Spark logs warnings only, so that a job's own lines are visible.
@@ -45,6 +51,11 @@ logger.native.level = error
 """
 _FIRST_OPTIONS = "SPARK_SUBMIT_OPTS"
 """Environment variable with options of a JVM that PySpark starts; the submission's options override them."""
+_OWN_SETTINGS = (
+    *("SPARK_CONF_DIR", "SPARK_HOME", "MASTER", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT"),
+    *(_FIRST_OPTIONS, "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"),
+)
+"""Environment variables with which a run archives no classes: the user's settings, or the port of a running JVM."""
 _QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 """Otherwise the JVM prints to stdout that it rejects the archive."""
 _BASE, _CLASSES = "java.jsa", "classes.jsa"
@@ -54,7 +65,9 @@ _AGENTS = "-(java)?agent|FlightRecord"
 """Java options with which Java 17 crashes when it loads a class from the archive (SIGSEGV in
 check_shared_class_file_load_hook).
 """
-_ARCHIVE_ENV = r"""# Written by `cdc-lake jars archive`, and sourced by spark-env.sh for local submissions.
+_OTHER_DRIVER = "^spark[.](master|submit[.]deployMode|driver[.]extraClassPath)"
+"""Settings with which the jars on the class path would hide other versions, or executors would not get them."""
+_ARCHIVE_ENV = r"""# Written with the class archive, and sourced by spark-env.sh for local submissions.
 if [[ ! "$* $SPARK_SUBMIT_OPTS $JAVA_TOOL_OPTIONS $JDK_JAVA_OPTIONS" =~ {agents} ]] &&
   cmp -s {defaults} "$SPARK_CONF_DIR/spark-defaults.conf" &&
   [ "$(cd "$SPARK_CONF_DIR" && echo *)" = '{conf_files}' ] && [ "$({checksum})" = '{sum}' ]; then
@@ -155,8 +168,7 @@ if [ -f "$release" ] && ! {{ grep -qE '^JAVA_VERSION="{pattern}[".]' "$release"{
   exit 2
 fi
 unset java release
-# Without a cluster, Spark needs no copies of the jars (124 MB per start), and can use the archive of their classes
-# (`cdc-lake jars archive`).
+# Without a cluster, Spark needs no copies of the jars (124 MB per start), and can use the archive of their classes.
 # `set --` changes the arguments with which Spark's script goes on after it has sourced this file, for example to
 #   org.apache.spark.deploy.SparkSubmit --conf spark.jars= --driver-class-path a.jar:b.jar jobs/bronze.py
 # A --master other than `local[`, and $MASTER, may be a cluster. So is `local-cluster[2,1,1024]`.
@@ -172,7 +184,7 @@ case "${{arguments/--master local[[]/}}" in
     # With the archive, `$2` is --properties-file, and that file has the jars.
     jars=$(sed -n 's/^spark[.]jars //p' "$defaults" 2>/dev/null)
     if [ "$2" != --properties-file ] && [ -n "$jars" ] &&
-      ! grep -qE '^spark[.](master|submit[.]deployMode|driver[.]extraClassPath)' "$defaults"; then
+      ! grep -qE '{_OTHER_DRIVER}' "$defaults"; then
       set -- "$1" --conf spark.jars= --driver-class-path "${{jars//,/:}}" "${{@:2}}"
     fi
     ;;
@@ -203,6 +215,47 @@ def short_jvm() -> Iterator[None]:
 
 
 @contextmanager
+def archived_if_due() -> Iterator[None]:
+    """Within this context, a new JVM for a short run archives its classes when this process exits, if `_is_due`."""
+    folder, variables = spark_home() / ARCHIVE_FOLDER, dict[str, str]()
+    try:
+        if _is_due(folder):
+            variables = _begin_archive(folder)
+            atexit.register(_archive_at_exit, folder)
+    except (OSError, InstallationError) as exc:
+        logger.debug("Spark's classes are not archived: %s", exc)
+    with _environment(variables):
+        yield
+
+
+def _is_due(folder: Path) -> bool:
+    """Whether a new JVM of this process is the second one for short runs with these jars. Remembers the first.
+
+    A single run would only take longer. With `_OWN_SETTINGS`, the JVM must have these instead of the archive's.
+    """
+    from pyspark import SparkContext
+
+    conf = spark_home() / "conf"
+    if SparkContext._gateway is not None or any(map(os.environ.get, _OWN_SETTINGS)) or not _is_as_fetched(conf):
+        return False
+    current, known = conf / "spark-defaults.conf", folder / "spark-defaults.conf"
+    if not known.is_file() or known.read_bytes() != current.read_bytes():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        shutil.copyfile(current, known)
+        return False
+    return not (folder / _BEGUN).exists()
+
+
+def _is_as_fetched(conf: Path) -> bool:
+    """Whether Spark's conf folder has only files of `cdc-lake jars fetch`, and no settings that prevent an archive."""
+    if not conf.is_dir() or {file.name for file in conf.iterdir()} != _CONF_FILES:
+        return False
+    settings = (conf / "spark-defaults.conf").read_text(encoding="utf-8")
+    return not re.search(f"{_OTHER_DRIVER}|{_AGENTS}", settings, re.MULTILINE)
+
+
+@contextmanager
 def recorded() -> Iterator[None]:
     """Archive the classes that this process's JVM loads within this context, which must start it; then end the JVM.
 
@@ -211,31 +264,60 @@ def recorded() -> Iterator[None]:
             read; or the JVM does not write an archive.
     """
     folder, conf = spark_home() / ARCHIVE_FOLDER, spark_home() / "conf"
-    if not conf.is_dir() or {file.name for file in conf.iterdir()} != _CONF_FILES:
+    if not _is_as_fetched(conf):
         cure = f"remove files other than {', '.join(sorted(_CONF_FILES))} there, and run `cdc-lake jars fetch`"
         raise InstallationError(str(conf), "Spark's settings are not those of `cdc-lake jars fetch`", cure)
     shutil.rmtree(folder, ignore_errors=True)
-    (folder / "empty").mkdir(parents=True)
+    folder.mkdir()
     shutil.copyfile(conf / "spark-defaults.conf", folder / "spark-defaults.conf")
+    with _environment(_begin_archive(folder)):
+        yield
+    _finish_archive(folder)
+
+
+def _begin_archive(folder: Path) -> dict[str, str]:
+    """The environment variables for a JVM that archives its classes when it ends.
+
+    Raises:
+        FileExistsError: another process has begun.
+        InstallationError: Java is missing, or it cannot write the archive of its own classes.
+    """
+    (folder / _BEGUN).touch(exist_ok=False)
+    (folder / "empty").mkdir()
     settings = _on_class_path((folder / "spark-defaults.conf").read_text(encoding="utf-8"))
     (folder / "spark.properties").write_text(settings, encoding="utf-8")
     on_base = _java_option("-XX:SharedArchiveFile", folder / _BASE)
     _run_java("-Xshare:dump", on_base)
     options = _java_options(on_base, _java_option("-XX:ArchiveClassesAtExit", folder / _CLASSES))
-    with _environment(
-        {
-            "JAVA_HOME": str(find_java().resolve().parents[1]),
-            "SPARK_CONF_DIR": str(folder / "empty"),
-            "PYSPARK_SUBMIT_ARGS": f"--properties-file {shlex.quote(str(folder / 'spark.properties'))} pyspark-shell",
-            _FIRST_OPTIONS: _before_the_users(f"{SHORT_JVM} {options}"),
-        }
-    ):
-        yield
+    return {
+        _FIRST_OPTIONS: _before_the_users(options),
+        "JAVA_HOME": str(find_java().resolve().parents[1]),
+        "SPARK_CONF_DIR": str(folder / "empty"),
+        "PYSPARK_SUBMIT_ARGS": f"--properties-file {shlex.quote(str(folder / 'spark.properties'))} pyspark-shell",
+    }
+
+
+def _archive_at_exit(folder: Path) -> None:
+    from py4j.protocol import Py4JError
+
+    logger.info("archiving Spark's classes, once, so that later runs start faster")
+    try:
+        _finish_archive(folder)
+    except (OSError, Py4JError, InstallationError) as exc:
+        logger.warning("Spark's classes are not archived: %s", exc)
+
+
+def _finish_archive(folder: Path) -> None:
+    """End this process's JVM, which then writes its archive, and let later ones take it.
+
+    Raises:
+        InstallationError: there is no archive, or Java cannot read it.
+    """
     _end_jvm()
     if not (folder / _CLASSES).is_file():
         raise InstallationError("Java", "it created no class archive", f"see the output above of {find_java()}")
     _run_java(_use_archive(folder), "-version")
-    (folder / "spark-env.sh").write_text(_archive_env(folder), encoding="utf-8")
+    _write(folder / "spark-env.sh", _archive_env(folder))
 
 
 def _archive_env(folder: Path) -> str:
@@ -287,7 +369,6 @@ def _run_java(*options: str) -> None:
 
 
 def _end_jvm() -> None:
-    """End this process's JVM, which then writes its archive."""
     from pyspark import SparkContext
 
     if (context := SparkContext._active_spark_context) is not None:

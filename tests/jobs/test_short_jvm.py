@@ -36,15 +36,27 @@ json.dump(
 """
 
 
-ARCHIVE = """
+IN_SPARK_HOME = """
 import os
 from pathlib import Path
 from cdc_lake.spark import conf
-from cdc_lake.cli.app import execute
 conf.spark_home = lambda: Path(os.environ["SPARK_HOME"])
+conf._OWN_SETTINGS = tuple(name for name in conf._OWN_SETTINGS if name != "SPARK_HOME")
+"""
+"""With this, a program archives classes in another folder than this environment's."""
+ARCHIVE = f"""{IN_SPARK_HOME}
+from cdc_lake.cli.app import execute
 execute("jars", "archive")
 """
-"""Like the command, but in another folder than this environment's."""
+SHORT_RUN = f"""{IN_SPARK_HOME}
+from cdc_lake.config import Config
+from cdc_lake.runs.scheduler import TableScheduler
+scheduler = TableScheduler()
+scheduler._is_short = True
+jvm = scheduler.spark(Config(), "silver")._jvm
+print("class-archive/classes.jsa" in Path(f"/proc/{{jvm.java.lang.ProcessHandle.current().pid()}}/maps").read_text())
+"""
+"""Says whether its JVM has read an archive."""
 
 
 def run(command: Sequence[str], folder: Path, **variables: str) -> str:
@@ -90,13 +102,26 @@ def test_short_jvm_takes_default_options_then_user_options(tmp_path: Path) -> No
     assert [option for option in said["options"] if "HugeMethods" in option] == [COMPILE_HUGE_METHODS, users]
 
 
-@pytest.mark.deep
-def test_session_starts_from_the_class_data_archive(tmp_path: Path) -> None:
-    home, job = tmp_path / "spark", tmp_path / "job.py"
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The folder of a Spark without an archive."""
+    home = tmp_path / "spark"
     home.mkdir()
     for name in ("bin", "jars"):
         (home / name).symlink_to(spark_home() / name)
     write_conf(home)
+    return home
+
+
+def test_second_short_run_archives_its_classes(home: Path, tmp_path: Path) -> None:
+    said = [run([sys.executable, "-c", SHORT_RUN], tmp_path, SPARK_HOME=str(home)) for _ in range(3)]
+
+    assert said == ["False\n", "False\n", "True\n"]
+
+
+@pytest.mark.deep
+def test_session_starts_from_the_class_data_archive(home: Path, tmp_path: Path) -> None:
+    job = tmp_path / "job.py"
     job.write_text(SESSION)
     variables = {"SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable}
     run([sys.executable, "-c", ARCHIVE], tmp_path, **variables)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 
 from cdc_lake.spark import conf as conf_module
 from cdc_lake.spark.conf import ARCHIVE_FOLDER, spark_home, write_spark_defaults
@@ -214,6 +215,63 @@ def test_java_starts_without_a_stale_archive(archived_ivy: Path, stale: str) -> 
     ended = run_ivy(archived_ivy, *shlex.split(conf_module._java_options(use_archive)))
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith("Apache Ivy")
+
+
+@pytest.fixture
+def ran_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a Spark after one short run."""
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    for name in conf_module._OWN_SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+    shutil.rmtree(home / ARCHIVE_FOLDER)
+    assert not conf_module._is_due(home / ARCHIVE_FOLDER)
+    return home
+
+
+def test_only_second_short_run_archives(ran_once: Path) -> None:
+    folder = ran_once / ARCHIVE_FOLDER
+
+    assert conf_module._is_due(folder)
+    (folder / "begun").touch()
+    assert not conf_module._is_due(folder)
+
+
+def test_new_jars_are_archived_again(ran_once: Path, tmp_path: Path) -> None:
+    folder = ran_once / ARCHIVE_FOLDER
+    (folder / "begun").touch()
+    write_spark_defaults([Jar(("spark",), "a", "b", "3", "jar", "", "")], tmp_path, {})
+
+    assert [conf_module._is_due(folder) for _ in range(2)] == [False, True]
+
+
+@pytest.mark.parametrize("name", conf_module._OWN_SETTINGS)
+def test_runs_with_own_settings_archive_nothing(ran_once: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "-Da=b")
+
+    assert not conf_module._is_due(ran_once / ARCHIVE_FOLDER)
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("hive-site.xml", "<configuration/>"),
+        ("spark-defaults.conf", "spark.master yarn"),
+        ("spark-defaults.conf", "spark.driver.extraJavaOptions -javaagent:/opt/apm.jar"),
+    ],
+)
+def test_spark_with_other_settings_archives_nothing(ran_once: Path, file: str, line: str) -> None:
+    with (ran_once / "conf" / file).open("a") as settings:
+        settings.write(f"{line}\n")
+
+    assert [conf_module._is_due(ran_once / ARCHIVE_FOLDER) for _ in range(2)] == [False, False]
+
+
+def test_unwritable_environment_archives_nothing(ran_once: Path) -> None:
+    shutil.rmtree(ran_once / ARCHIVE_FOLDER)
+    (ran_once / ARCHIVE_FOLDER).write_text("in the way")
+
+    with conf_module.archived_if_due():
+        assert "PYSPARK_SUBMIT_ARGS" not in os.environ
 
 
 def test_jars_are_on_the_class_path_for_the_archive() -> None:
