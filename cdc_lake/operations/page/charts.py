@@ -135,7 +135,7 @@ def freshness_chart(points: Sequence[Freshest]) -> Chart:
     }
     last = points[-1]
     median, slowest = duration_text(last.median), duration_text(last.slowest)
-    described = f"Latest: {median} in the median table, {slowest} in the slowest one."
+    described = f"Last step: {median} in the median table, {slowest} in the slowest one."
     return chart("Freshness of silver (p95)", described, lambda width: spec)
 
 
