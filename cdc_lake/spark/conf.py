@@ -240,9 +240,7 @@ def _is_due(folder: Path) -> bool:
         return False
     current, known = conf / "spark-defaults.conf", folder / "spark-defaults.conf"
     if not known.is_file() or known.read_bytes() != current.read_bytes():
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        shutil.copyfile(current, known)
+        _start_over(folder)
         return False
     return not (folder / _BEGUN).exists()
 
@@ -260,19 +258,24 @@ def recorded() -> Iterator[None]:
     """Archive the classes that this process's JVM loads within this context, which must start it; then end the JVM.
 
     Raises:
-        InstallationError: Java or PySpark's jars are missing; Spark's conf folder has other files, which would not be
-            read; or the JVM does not write an archive.
+        InstallationError: Java or PySpark's jars are missing; Spark's conf folder has other files or settings, which
+            would not be read; or the JVM does not write an archive.
     """
     folder, conf = spark_home() / ARCHIVE_FOLDER, spark_home() / "conf"
     if not _is_as_fetched(conf):
         cure = f"remove files other than {', '.join(sorted(_CONF_FILES))} there, and run `cdc-lake jars fetch`"
         raise InstallationError(str(conf), "Spark's settings are not those of `cdc-lake jars fetch`", cure)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    shutil.copyfile(conf / "spark-defaults.conf", folder / "spark-defaults.conf")
+    _start_over(folder)
     with _environment(_begin_archive(folder)):
         yield
     _finish_archive(folder)
+
+
+def _start_over(folder: Path) -> None:
+    """Remove an archive, and remember the settings that the next one belongs to."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    shutil.copyfile(spark_home() / "conf" / "spark-defaults.conf", folder / "spark-defaults.conf")
 
 
 def _begin_archive(folder: Path) -> dict[str, str]:
